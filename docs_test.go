@@ -46,7 +46,8 @@ func TestEveryPackageHasOneDoc(t *testing.T) {
 	}
 	for dir, files := range docs {
 		if len(files) != 1 {
-			t.Errorf("%s: %d package docs %v: write one, with purpose, model, invariants and what the package does not do", dir, len(files), files)
+			t.Errorf("%s: %d package docs %v: write one, with purpose, model, invariants and what the package does not do", dir,
+				len(files), files)
 		}
 	}
 }

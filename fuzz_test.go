@@ -124,7 +124,8 @@ func TestParsersAreFuzzed(t *testing.T) {
 	}
 	for dir, names := range parsers {
 		if !fuzzed[dir] && flagsAlone[dir] == "" {
-			t.Errorf("%s: %s: no fuzz target in the package: write one, with cost.Attack and cost.Spend", dir, strings.Join(names, ", "))
+			t.Errorf("%s: %s: no fuzz target in the package: write one, with cost.Attack and cost.Spend", dir,
+				strings.Join(names, ", "))
 		}
 	}
 	for dir := range flagsAlone {

@@ -301,7 +301,8 @@ var rules = []rule{
 		"the simulator has virtual nodes, a virtual API server and a virtual clock"},
 	{".", []string{"k8s.io/kubernetes", "k8s.io/kubernetes/"}, []string{"controlplane", "oracle", "bench", "conformance"},
 		"k8s.io/kubernetes is a judge and an embedded program, never a library: only controlplane, oracle, bench and conformance depend on it"},
-	{".", []string{"k8s.io/client-go/kubernetes", "k8s.io/client-go/kubernetes/"}, []string{"controlplane", "oracle", "bench", "storage", "test"},
+	{".", []string{"k8s.io/client-go/kubernetes", "k8s.io/client-go/kubernetes/"}, []string{"controlplane", "oracle",
+		"bench", "storage", "test"},
 		"the generated clientset registers every API group and costs the agent MiBs: use internal/kube"},
 	{".", []string{"text/template", "html/template"}, []string{"controlplane", "oracle", "bench"},
 		"templates call methods by name, so the linker keeps every exported method of every type: a quarter of the binary, in the memory of each process"},
@@ -365,7 +366,8 @@ func TestCoreReadsNoClock(t *testing.T) {
 	if read < 100 {
 		t.Errorf("%d files of the core were read: too few to say anything", read)
 	}
-	file, err := parser.ParseFile(token.NewFileSet(), "x.go", `package x; import "time"; var _ = time.Now().Add(time.Second)`, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "x.go",
+		`package x; import "time"; var _ = time.Now().Add(time.Second)`, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -460,7 +462,8 @@ func objectionsTo(path, imported string) (objections []string) {
 			objections = append(objections, r.reason)
 		}
 	}
-	if below(path, "internal/core") && !strings.HasPrefix(imported, module) && !slices.Contains(strings.Fields(coreMay), imported) {
+	if below(path, "internal/core") && !strings.HasPrefix(imported, module) && !slices.Contains(strings.Fields(coreMay),
+		imported) {
 		objections = append(objections, "the cores import what coreMay lists, and no library")
 	}
 	return objections
@@ -507,7 +510,8 @@ func TestRulesCanFail(t *testing.T) {
 			t.Errorf("%s importing %s: forbidden %v, want %v", c.path, c.imported, got, c.forbidden)
 		}
 	}
-	for arrow, to := range map[string]string{"internal/core/...": "internal/corexyz", "internal/kube": "internal/kube/authn"} {
+	for arrow, to := range map[string]string{"internal/core/...": "internal/corexyz",
+		"internal/kube": "internal/kube/authn"} {
 		if arrowTo([]string{arrow}, to) != "" {
 			t.Errorf("the arrow %s leads to %s", arrow, to)
 		}

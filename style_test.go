@@ -30,7 +30,8 @@ type source struct {
 func TestStatementsAreReadAtOnce(t *testing.T) {
 	fset := token.NewFileSet()
 	dirs := map[string]*source{}
-	for _, root := range []string{"cmd", "internal", "lab", "bench", "conformance", "controlplane", "images", "scripts", "test"} {
+	for _, root := range []string{"cmd", "internal", "lab", "bench", "conformance", "controlplane", "images", "scripts",
+		"test"} {
 		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err

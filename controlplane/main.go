@@ -126,7 +126,8 @@ func usage(stdout, stderr io.Writer, args []string) int {
 	for i, p := range programs {
 		names[i] = p.name
 	}
-	text := fmt.Sprintf("usage: plimsoll-controlplane PROGRAM [ARGUMENT...]\n       PROGRAM is one of: %s\n", strings.Join(names, ", "))
+	text := fmt.Sprintf("usage: plimsoll-controlplane PROGRAM [ARGUMENT...]\n       PROGRAM is one of: %s\n",
+		strings.Join(names, ", "))
 	switch {
 	case len(args) < 2:
 		fmt.Fprint(stderr, "plimsoll-controlplane: no program named\n", text)

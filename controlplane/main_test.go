@@ -44,7 +44,8 @@ func TestUsage(t *testing.T) {
 		if code != c.code || !strings.Contains(stdout.String(), c.stdout) || !strings.Contains(stderr.String(), c.stderr) {
 			t.Errorf("usage(%q) = %d, stdout %q, stderr %q", c.args, code, stdout.String(), stderr.String())
 		}
-		if said := stdout.String() + stderr.String(); slices.ContainsFunc(programs, func(p program) bool { return !strings.Contains(said, p.name) }) {
+		if said := stdout.String() + stderr.String(); slices.ContainsFunc(programs,
+			func(p program) bool { return !strings.Contains(said, p.name) }) {
 			t.Errorf("usage(%q) does not list every program: %s", c.args, said)
 		}
 	}

@@ -99,7 +99,8 @@ func (b *board) placeCPUs(m machine.Machine, p *problems) {
 		return
 	}
 	if inSocket%inDie != 0 || inDie%inCore != 0 {
-		p.add("threadSiblings, dies, sockets: %d, %d and %d CPUs in one: want each to be a multiple of the one before", inCore, inDie, inSocket)
+		p.add("threadSiblings, dies, sockets: %d, %d and %d CPUs in one: want each to be a multiple of the one before",
+			inCore, inDie, inSocket)
 		return
 	}
 	b.sockets = cpus / inSocket
@@ -117,7 +118,8 @@ func equalSpans(what string, groups []idset.Set, p *problems) int {
 	size := groups[0].Len()
 	for i, group := range groups {
 		if want := span(i*size, size); !group.Equal(want) {
-			p.add("%s: %v: QEMU numbers CPUs thread by thread, core by core, and all groups have one size: want %v", what, group, want)
+			p.add("%s: %v: QEMU numbers CPUs thread by thread, core by core, and all groups have one size: want %v", what, group,
+				want)
 			break
 		}
 	}

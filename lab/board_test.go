@@ -16,7 +16,8 @@ import (
 //	build [withhold=(MiB, ...)]   prints QEMU's arguments, the kernel's, and where memory is withheld; or what is in the way
 func TestBoards(t *testing.T) {
 	datadriven.RunTest(t, "testdata/boards.txt", func(t *testing.T, d *datadriven.TestData) string {
-		file, err := machinefile.Decode([]byte("apiVersion: plimsoll.dev/v1alpha1\nkind: Machine\nspec:\n  " + strings.ReplaceAll(d.Input, "\n", "\n  ")))
+		file, err := machinefile.Decode([]byte("apiVersion: plimsoll.dev/v1alpha1\nkind: Machine\nspec:\n  " +
+			strings.ReplaceAll(d.Input, "\n", "\n  ")))
 		if err != nil {
 			d.Fatalf(t, "%v", err)
 		}
@@ -85,7 +86,8 @@ func TestMemoryIsMeasuredOnce(t *testing.T) {
 	if err != nil || !again.known || again.withheld[0] != 5*unit.MiB {
 		t.Errorf("kept: %+v, %v", again, err)
 	}
-	for has, want := range map[unit.Bytes]string{unit.GiB - 20*unit.MiB: "describe less memory, or more installed", unit.GiB + memoryBlock: "describe more memory, or less installed"} {
+	for has, want := range map[unit.Bytes]string{unit.GiB - 20*unit.MiB: "describe less memory, or more installed",
+		unit.GiB + memoryBlock: "describe more memory, or less installed"} {
 		if err := again.judge([]int64{int64(has), 0}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %s", has, err, want)
 		}
@@ -122,7 +124,8 @@ func TestShrink(t *testing.T) {
 	if err := m.keep(); err != nil {
 		t.Fatal(err)
 	}
-	if again, err := openMemory(s, b, "x"); err != nil || again.withheld[0] != 5*unit.MiB || b.nodes[0].memory != unit.GiB {
+	if again, err := openMemory(s, b, "x"); err != nil || again.withheld[0] != 5*unit.MiB ||
+		b.nodes[0].memory != unit.GiB {
 		t.Errorf("the whole machine: %+v, %v", again, err)
 	}
 }

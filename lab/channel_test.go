@@ -31,23 +31,24 @@ func TestCommandEndsBeforeItsInput(t *testing.T) {
 	here, there := net.Pipe()
 	listener := make(oneConn, 1)
 	listener <- there
-	server := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		lines := bufio.NewReader(r.Body)
-		if _, err := lines.ReadBytes('\n'); err != nil { // the command
-			t.Error(err)
-		}
-		said, err := lines.ReadBytes('\n')
-		if err == nil {
-			err = wire.WriteFrame(w, wire.Stdout, said)
-		}
-		end, _ := json.Marshal(wire.Exit{})
-		if err == nil {
-			err = wire.WriteFrame(w, wire.Ended, end)
-		}
-		if err != nil {
-			t.Error(err)
-		}
-	})}
+	server := &http.Server{Protocols: new(http.Protocols),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			lines := bufio.NewReader(r.Body)
+			if _, err := lines.ReadBytes('\n'); err != nil { // the command
+				t.Error(err)
+			}
+			said, err := lines.ReadBytes('\n')
+			if err == nil {
+				err = wire.WriteFrame(w, wire.Stdout, said)
+			}
+			end, _ := json.Marshal(wire.Exit{})
+			if err == nil {
+				err = wire.WriteFrame(w, wire.Ended, end)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})}
 	server.Protocols.SetUnencryptedHTTP2(true)
 	go func() {
 		_, _ = io.WriteString(there, `{"Ready":true}`+"\n")
@@ -65,7 +66,8 @@ func TestCommandEndsBeforeItsInput(t *testing.T) {
 	go func() { _, _ = io.WriteString(typed, "hello\n") }()
 	for _, in := range []io.Reader{input, strings.NewReader("hello\n")} {
 		var out strings.Builder
-		if err := c.exec(ctx, Command{Args: []string{"head", "-1"}, Stdin: in, Stdout: &out}); err != nil || out.String() != "hello\n" || ctx.Err() != nil {
+		if err := c.exec(ctx, Command{Args: []string{"head", "-1"}, Stdin: in, Stdout: &out}); err != nil ||
+			out.String() != "hello\n" || ctx.Err() != nil {
 			t.Errorf("it printed %q, %v, %v", out.String(), err, ctx.Err())
 		}
 	}

@@ -57,7 +57,8 @@ func makeExt4(ctx context.Context, path, from, label string) error {
 	inodes += inodes/50 + 64 // for lost+found and reserved inodes
 	// Inodes of 256 bytes, directories' blocks and bitmaps fit in a twentieth of the size.
 	size += size/20 + unit.Bytes(inodes)*512 + 4*unit.MiB
-	return runQuietly(exec.CommandContext(ctx, program, "-q", "-t", "ext4", "-O", "^has_journal,^resize_inode", "-m", "0", "-L", label, "-b", fmt.Sprint(int64(blockSize)),
+	return runQuietly(exec.CommandContext(ctx, program, "-q", "-t", "ext4", "-O", "^has_journal,^resize_inode", "-m", "0",
+		"-L", label, "-b", fmt.Sprint(int64(blockSize)),
 		"-N", fmt.Sprint(inodes), "-E", "root_owner=0:0", "-d", from, path, fmt.Sprintf("%dk", int64(size/unit.KiB))))
 }
 
@@ -94,7 +95,8 @@ func (d disk) format(ctx context.Context, want machine.Filesystem) error {
 	if err != nil {
 		return err
 	}
-	command := exec.CommandContext(ctx, program, "-q", "-t", "ext4", "-m", "0", "-b", fmt.Sprint(int64(blockSize)), "-N", fmt.Sprint(want.Inodes),
+	command := exec.CommandContext(ctx, program, "-q", "-t", "ext4", "-m", "0", "-b", fmt.Sprint(int64(blockSize)), "-N",
+		fmt.Sprint(want.Inodes),
 		"-E", "assume_storage_prezeroed=1,nodiscard", childFile(0))
 	command.ExtraFiles = []*os.File{d.file}
 	if err := runQuietly(command); err != nil {
@@ -104,9 +106,11 @@ func (d disk) format(ctx context.Context, want machine.Filesystem) error {
 	if _, err := d.file.ReadAt(made[:], 1024); err != nil {
 		return err
 	}
-	got := machine.Filesystem{Capacity: unit.Bytes(binary.LittleEndian.Uint32(made[4:])) * blockSize, Inodes: int64(binary.LittleEndian.Uint32(made[:]))}
+	got := machine.Filesystem{Capacity: unit.Bytes(binary.LittleEndian.Uint32(made[4:])) * blockSize,
+		Inodes: int64(binary.LittleEndian.Uint32(made[:]))}
 	if got != want {
-		return fmt.Errorf("make %s of %v with %d inodes: mke2fs makes %v with %d: describe that", d.serial, want.Capacity, want.Inodes, got.Capacity, got.Inodes)
+		return fmt.Errorf("make %s of %v with %d inodes: mke2fs makes %v with %d: describe that", d.serial, want.Capacity,
+			want.Inodes, got.Capacity, got.Inodes)
 	}
 	return nil
 }

@@ -102,7 +102,8 @@ func Start(ctx context.Context, description string, o Options) (*Guest, error) {
 	}
 	number := int(booted.Add(1)) % 250
 	g := &Guest{
-		Name: o.Name, IP: fmt.Sprintf("10.77.%d.15", number), Host: fmt.Sprintf("10.77.%d.2", number), PodCIDR: fmt.Sprintf("10.78.%d.0/24", number),
+		Name: o.Name, IP: fmt.Sprintf("10.77.%d.15", number), Host: fmt.Sprintf("10.77.%d.2",
+			number), PodCIDR: fmt.Sprintf("10.78.%d.0/24", number),
 		options: o, board: b, console: &tail{max: consoleKept},
 	}
 	err = g.prepare(ctx)
@@ -127,7 +128,8 @@ func (g *Guest) prepare(ctx context.Context) error {
 	if memory, err := procfs.Default.Memory(); err != nil {
 		return err
 	} else if free, known := memory.Available.Get(); known && free < g.board.installed()+memorySpare {
-		return fmt.Errorf("%w: it has %v of memory available, the guest needs %v and QEMU some more", ErrCannot, free, g.board.installed())
+		return fmt.Errorf("%w: it has %v of memory available, the guest needs %v and QEMU some more", ErrCannot, free,
+			g.board.installed())
 	}
 	bin, err := findBin(g.options.Bin)
 	if err != nil {
@@ -154,7 +156,8 @@ func (g *Guest) prepare(ctx context.Context) error {
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-machine", "q35", "-accel", accel, "-cpu", cpu,
 		"-kernel", image.Kernel, "-initrd", ram,
-		"-chardev", "stdio,id=console,signal=off,mux=on", "-serial", "chardev:console", "-mon", "chardev=monitor,mode=control",
+		"-chardev", "stdio,id=console,signal=off,mux=on", "-serial", "chardev:console", "-mon",
+		"chardev=monitor,mode=control",
 		"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=channel,name=" + wire.Port,
 		"-netdev", fmt.Sprintf("user,id=%s,ipv6=off,net=%s/24,host=%s,dhcpstart=%s", network, subnet(g.Host), g.Host, g.IP),
 		"-device", "virtio-net-pci,romfile=,netdev=" + network,
@@ -313,7 +316,8 @@ func (g *Guest) plug(d disk) {
 	if d.readOnly {
 		mode = "readonly=on"
 	}
-	g.args = append(g.args, "-drive", fmt.Sprintf("if=none,format=raw,id=%s,file=%s,%s", d.serial, g.inherit(d.file), mode),
+	g.args = append(g.args, "-drive", fmt.Sprintf("if=none,format=raw,id=%s,file=%s,%s", d.serial, g.inherit(d.file),
+		mode),
 		"-device", fmt.Sprintf("virtio-blk-pci,drive=%s,serial=%s", d.serial, d.serial))
 }
 

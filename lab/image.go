@@ -18,7 +18,8 @@ import (
 // packages are Debian's; their dependencies are added. The kernel is not among them: its package depends on a boot
 // loader, which guests do not need.
 var packages = []string{
-	"base-files", "base-passwd", "bash", "coreutils", "dash", "e2fsprogs", "findutils", "grep", "gzip", "hostname", "iproute2", "kmod",
+	"base-files", "base-passwd", "bash", "coreutils", "dash", "e2fsprogs", "findutils", "grep", "gzip", "hostname",
+	"iproute2", "kmod",
 	"mawk", "mount", "numactl", "procps", "sed", "tar", "util-linux",
 	"systemd", "systemd-sysv", "dbus",
 	"containerd", "runc", "containernetworking-plugins",
@@ -32,7 +33,8 @@ const kernelPackage = "linux-image-cloud-amd64"
 var unpackNot = []string{"adduser", "debconf", "dpkg", "libperl", "perl"}
 
 // leaveOut are directories that no program reads in a guest.
-var leaveOut = []string{"usr/share/doc/", "usr/share/man/", "usr/share/locale/", "usr/share/info/", "usr/share/lintian/", "usr/share/bug/", "usr/share/perl/"}
+var leaveOut = []string{"usr/share/doc/", "usr/share/man/", "usr/share/locale/", "usr/share/info/",
+	"usr/share/lintian/", "usr/share/bug/", "usr/share/perl/"}
 
 // An Image is a kernel and a root file system.
 type Image struct {
@@ -44,7 +46,8 @@ type Image struct {
 }
 
 func imageIn(dir string) Image {
-	return Image{Dir: dir, Kernel: filepath.Join(dir, "vmlinuz"), Root: filepath.Join(dir, "root.ext4"), drivers: filepath.Join(dir, "drivers")}
+	return Image{Dir: dir, Kernel: filepath.Join(dir, "vmlinuz"), Root: filepath.Join(dir, "root.ext4"),
+		drivers: filepath.Join(dir, "drivers")}
 }
 
 // recipeVersion is increased when an image is made differently and the digest of the recipe would not show it.
@@ -121,8 +124,10 @@ func (b imageBuild) download(debs string) error {
 		return err
 	}
 	defer os.Remove(status)
-	options := []string{"-qq", "-o", "Dir::Cache::archives=" + debs + "/", "-o", "Debug::NoLocking=1", "-o", "APT::Sandbox::User=root", "-o", "APT::Architecture=amd64"}
-	install := slices.Concat(options, []string{"-o", "Dir::State::status=" + status, "--download-only", "--no-install-recommends", "-y", "install"}, packages)
+	options := []string{"-qq", "-o", "Dir::Cache::archives=" + debs + "/", "-o", "Debug::NoLocking=1", "-o",
+		"APT::Sandbox::User=root", "-o", "APT::Architecture=amd64"}
+	install := slices.Concat(options, []string{"-o", "Dir::State::status=" + status, "--download-only",
+		"--no-install-recommends", "-y", "install"}, packages)
 	if err := b.runIn(debs, "apt-get", install...); err != nil {
 		return fmt.Errorf("%w (are the package lists there? apt-get update)", err)
 	}
@@ -149,7 +154,8 @@ func runQuietly(command *exec.Cmd) error {
 	var said bytes.Buffer
 	command.Stdout, command.Stderr = &said, &said
 	if err := command.Run(); err != nil {
-		return fmt.Errorf("%s: %w: %s", strings.Join(command.Args[:min(4, len(command.Args))], " "), err, bytes.TrimSpace(said.Bytes()))
+		return fmt.Errorf("%s: %w: %s", strings.Join(command.Args[:min(4, len(command.Args))], " "), err,
+			bytes.TrimSpace(said.Bytes()))
 	}
 	return nil
 }
@@ -157,7 +163,8 @@ func runQuietly(command *exec.Cmd) error {
 func (b imageBuild) unpack(debs, root string) error {
 	// Debian's merged /usr: packages contain files under both names.
 	for _, name := range []string{"bin", "sbin", "lib", "lib64"} {
-		if err := errors.Join(os.MkdirAll(filepath.Join(root, "usr", name), 0o755), os.Symlink("usr/"+name, filepath.Join(root, name))); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Join(root, "usr", name), 0o755), os.Symlink("usr/"+name,
+			filepath.Join(root, name))); err != nil {
 			return err
 		}
 	}

@@ -79,7 +79,8 @@ func (a *archive) add(name string, mode uint32, data []byte) {
 	)
 	var header strings.Builder
 	header.WriteString("070701")
-	for _, n := range []int{a.inode, int(mode), uid, gid, links, mtime, len(data), device, device, device, device, len(name) + 1, check} {
+	for _, n := range []int{a.inode, int(mode), uid, gid, links, mtime, len(data), device, device, device, device,
+		len(name) + 1, check} {
 		fmt.Fprintf(&header, "%08X", n)
 	}
 	header.WriteString(name + "\x00")

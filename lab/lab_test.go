@@ -83,7 +83,8 @@ func archiveOf(t *testing.T, entries ...tar.Header) *bytes.Buffer {
 
 func TestUnpackFollowsMergedDirectories(t *testing.T) {
 	root := t.TempDir()
-	if err := errors.Join(os.MkdirAll(filepath.Join(root, "usr/lib"), 0o755), os.Symlink("usr/lib", filepath.Join(root, "lib"))); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Join(root, "usr/lib"), 0o755), os.Symlink("usr/lib", filepath.Join(root,
+		"lib"))); err != nil {
 		t.Fatal(err)
 	}
 	archive := archiveOf(t,
@@ -93,7 +94,10 @@ func TestUnpackFollowsMergedDirectories(t *testing.T) {
 		tar.Header{Name: "./lib/y", Typeflag: tar.TypeLink, Linkname: "./lib/x"},
 		tar.Header{Name: "./usr/share/doc/x", Typeflag: tar.TypeReg, Size: 1},
 	)
-	if err := unpackTar(archive, root, func(name string) bool { return strings.HasPrefix(name, "usr/share/doc/") }); err != nil {
+	if err := unpackTar(archive, root, func(name string) bool {
+		return strings.HasPrefix(name,
+			"usr/share/doc/")
+	}); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Lstat(filepath.Join(root, "usr/lib/x"))
@@ -215,7 +219,8 @@ func TestMonitor(t *testing.T) {
 	if err := m.do("stop", nil, nil); err != nil {
 		t.Errorf("a command that works: %v", err)
 	}
-	if err := m.do("set_link", map[string]any{"name": "x"}, nil); err == nil || !strings.Contains(err.Error(), "no such device") {
+	if err := m.do("set_link", map[string]any{"name": "x"}, nil); err == nil ||
+		!strings.Contains(err.Error(), "no such device") {
 		t.Errorf("a command that fails: %v", err)
 	}
 	if err := m.human("hostfwd_add x"); err == nil || !strings.Contains(err.Error(), "already in use") {

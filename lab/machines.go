@@ -33,7 +33,8 @@ func Describe(name string) (machinefile.File, error) {
 	}
 	text, err := readyMade.ReadFile("machines/" + name + ".yaml")
 	if err != nil {
-		return machinefile.File{}, fmt.Errorf("find machine: %q: want one of %s, or the path of a machine file", name, strings.Join(Names(), ", "))
+		return machinefile.File{}, fmt.Errorf("find machine: %q: want one of %s, or the path of a machine file", name,
+			strings.Join(Names(), ", "))
 	}
 	file, err := machinefile.Decode(text)
 	if err != nil {

@@ -73,7 +73,8 @@ func (m *memory) judge(has []int64) error {
 // is another one.
 func (m *memory) shrink(node int, by unit.Bytes) error {
 	if node < 0 || node >= len(m.board.nodes) || by <= 0 || by%blockSize != 0 || m.withheld[node]+by >= memoryBlock {
-		return fmt.Errorf("node %d: %v less: want a node of 0-%d and a multiple of %v below %v", node, by, len(m.board.nodes)-1, blockSize, memoryBlock-m.withheld[node])
+		return fmt.Errorf("node %d: %v less: want a node of 0-%d and a multiple of %v below %v", node, by,
+			len(m.board.nodes)-1, blockSize, memoryBlock-m.withheld[node])
 	}
 	m.board.nodes, m.withheld = slices.Clone(m.board.nodes), slices.Clone(m.withheld)
 	m.board.nodes[node].memory -= by

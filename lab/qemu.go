@@ -57,7 +57,8 @@ func (l launch) run(ctx context.Context) (*process, error) {
 	p := &process{said: &tail{max: qemuSaidKept}, ended: make(chan struct{})}
 	p.command = exec.Command(qemuProgram, l.args...)
 	p.command.Args = append(p.command.Args,
-		"-chardev", fmt.Sprintf("socket,id=channel,fd=%d", 3+len(l.files)), "-chardev", fmt.Sprintf("socket,id=monitor,fd=%d", 4+len(l.files)))
+		"-chardev", fmt.Sprintf("socket,id=channel,fd=%d", 3+len(l.files)), "-chardev", fmt.Sprintf("socket,id=monitor,fd=%d",
+			4+len(l.files)))
 	p.command.ExtraFiles = append(append([]*os.File{}, l.files...), channelThere, monitorThere)
 	p.command.Stdin = l.stdin
 	p.command.Stdout = l.console

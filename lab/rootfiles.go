@@ -20,8 +20,10 @@ type rootFile struct {
 // rootFiles are written after the packages were unpacked and replace their files.
 var rootFiles = []rootFile{
 	// What base-passwd and dbus would have set up.
-	{path: "etc/passwd", text: "root:x:0:0:root:/root:/bin/bash\nmessagebus:x:100:100::/nonexistent:/usr/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"},
-	{path: "etc/group", text: "root:x:0:\ntty:x:5:\ndisk:x:6:\nkmem:x:15:\nadm:x:4:\nmessagebus:x:100:\nsystemd-journal:x:101:\nnogroup:x:65534:\n"},
+	{path: "etc/passwd",
+		text: "root:x:0:0:root:/root:/bin/bash\nmessagebus:x:100:100::/nonexistent:/usr/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"},
+	{path: "etc/group",
+		text: "root:x:0:\ntty:x:5:\ndisk:x:6:\nkmem:x:15:\nadm:x:4:\nmessagebus:x:100:\nsystemd-journal:x:101:\nnogroup:x:65534:\n"},
 	{path: "etc/nsswitch.conf", text: "passwd: files\ngroup: files\nhosts: files dns\n"},
 	{path: "etc/fstab", text: "# Everything is mounted before systemd runs.\n"},
 	{path: "etc/machine-id", text: "uninitialized\n"},
@@ -32,8 +34,10 @@ var rootFiles = []rootFile{
 	{path: "etc/systemd/system/getty.target", link: "/dev/null"},
 	{path: "etc/systemd/system/systemd-networkd.service", link: "/dev/null"},
 	{path: "etc/systemd/system/e2scrub_reap.service", link: "/dev/null"},
-	{path: "etc/systemd/system/multi-user.target.wants/plimsoll-lab.service", link: "/etc/systemd/system/plimsoll-lab.service"},
-	{path: "etc/systemd/system/multi-user.target.wants/plimsoll-lab-console.service", link: "/etc/systemd/system/plimsoll-lab-console.service"},
+	{path: "etc/systemd/system/multi-user.target.wants/plimsoll-lab.service",
+		link: "/etc/systemd/system/plimsoll-lab.service"},
+	{path: "etc/systemd/system/multi-user.target.wants/plimsoll-lab-console.service",
+		link: "/etc/systemd/system/plimsoll-lab-console.service"},
 	{path: "etc/systemd/system/plimsoll-lab.service", text: `[Unit]
 Description=Commands of the host
 [Service]

@@ -150,7 +150,8 @@ func (g *Guest) CopyOut(t T, from, to string) {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	if err := errors.Join(g.Exec(t.Context(), Command{Args: []string{"cat", from}, Stdout: file}), file.Close()); err != nil {
+	if err := errors.Join(g.Exec(t.Context(), Command{Args: []string{"cat", from}, Stdout: file}),
+		file.Close()); err != nil {
 		t.Fatalf("copy from %s: %v", from, err)
 	}
 }
@@ -227,10 +228,12 @@ func (g *Guest) Forward(t T, port int) {
 	if g.process == nil {
 		t.Fatalf("forward port %d to %s: it is switched off", port, g.Name)
 	}
-	if err := g.process.monitor.human(fmt.Sprintf("hostfwd_add %s tcp:127.0.0.1:%d-%s:%d", network, port, g.IP, port)); err != nil {
+	if err := g.process.monitor.human(fmt.Sprintf("hostfwd_add %s tcp:127.0.0.1:%d-%s:%d", network, port, g.IP,
+		port)); err != nil {
 		t.Fatalf("%v", err)
 	}
-	g.Start(t, Command{Args: []string{wire.Program, "forward", fmt.Sprintf("%s:%d", g.IP, port), fmt.Sprintf("127.0.0.1:%d", port)}})
+	g.Start(t, Command{Args: []string{wire.Program, "forward", fmt.Sprintf("%s:%d", g.IP, port),
+		fmt.Sprintf("127.0.0.1:%d", port)}})
 }
 
 // FillDisk fills the file system of a directory until only leave is free, with one file there, whose path it returns.

@@ -103,17 +103,21 @@ func TestAllocatable(t *testing.T) {
 // judgeExample checks this comparison with the worked example of the issue on allocatable.
 func judgeExample(t *testing.T) {
 	t.Helper()
-	m := machine.Machine{CPUs: idset.Of(0, 1), Memory: 4039556 * unit.KiB, NodeFS: machine.Filesystem{Capacity: 64800356 * unit.KiB}, PIDs: 32768}
+	m := machine.Machine{CPUs: idset.Of(0, 1), Memory: 4039556 * unit.KiB,
+		NodeFS: machine.Filesystem{Capacity: 64800356 * unit.KiB}, PIDs: 32768}
 	judged, err := theirLine(m, lineConfig{
 		system: map[string]string{"cpu": "250m", "memory": "500Mi"}, kube: map[string]string{"cpu": "500m", "memory": "1Gi"},
-		hard: map[string]string{"memory.available": "200Mi", "nodefs.available": "20Gi"}, maxPods: 110, enforce: true, isolation: true,
+		hard: map[string]string{"memory.available": "200Mi",
+			"nodefs.available": "20Gi"}, maxPods: 110, enforce: true, isolation: true,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[corev1.ResourceName]string{"cpu": "1250m", "memory": "2274180Ki", "ephemeral-storage": "43828836Ki", "pods": "110"} {
+	for name, want := range map[corev1.ResourceName]string{"cpu": "1250m", "memory": "2274180Ki",
+		"ephemeral-storage": "43828836Ki", "pods": "110"} {
 		if got := judged.allocatable[name]; got.String() != want {
-			t.Fatalf("the judge says %v of %s, the example %s: has upstream's containerManagerImpl another layout?", got.String(), name, want)
+			t.Fatalf("the judge says %v of %s, the example %s: has upstream's containerManagerImpl another layout?",
+				got.String(), name, want)
 		}
 	}
 }
@@ -134,7 +138,8 @@ type reservedValues struct {
 }
 
 func (a nodeLine) differs(b nodeLine) string {
-	for what, lists := range map[string][2]corev1.ResourceList{"capacity": {a.capacity, b.capacity}, "allocatable": {a.allocatable, b.allocatable}} {
+	for what, lists := range map[string][2]corev1.ResourceList{"capacity": {a.capacity, b.capacity},
+		"allocatable": {a.allocatable, b.allocatable}} {
 		if len(lists[0]) != len(lists[1]) {
 			return fmt.Sprintf("%s of %v, want %v", what, lists[0], lists[1])
 		}
@@ -145,10 +150,12 @@ func (a nodeLine) differs(b nodeLine) string {
 		}
 	}
 	if a.shares != b.shares || a.memory != b.memory || a.pids != b.pids || !maps.Equal(a.huge, b.huge) {
-		return fmt.Sprintf("enforced: shares %d, memory %d, pids %d, huge pages %v, want %d, %d, %d, %v", a.shares, a.memory, a.pids, a.huge, b.shares, b.memory, b.pids, b.huge)
+		return fmt.Sprintf("enforced: shares %d, memory %d, pids %d, huge pages %v, want %d, %d, %d, %v", a.shares, a.memory,
+			a.pids, a.huge, b.shares, b.memory, b.pids, b.huge)
 	}
 	if a.system != b.system || a.kube != b.kube || a.cpuOnly != b.cpuOnly {
-		return fmt.Sprintf("reserved groups: %+v, %+v, %+v, want %+v, %+v, %+v", a.system, a.kube, a.cpuOnly, b.system, b.kube, b.cpuOnly)
+		return fmt.Sprintf("reserved groups: %+v, %+v, %+v, want %+v, %+v, %+v", a.system, a.kube, a.cpuOnly, b.system,
+			b.kube, b.cpuOnly)
 	}
 	return ""
 }
@@ -230,7 +237,8 @@ func theirLine(m machine.Machine, c lineConfig) (nodeLine, error) {
 	}
 	info := &cadvisorapi.MachineInfo{NumCores: m.CPUs.Len(), MemoryCapacity: uint64(m.Memory)}
 	for size, count := range m.HugePages {
-		info.HugePages = append(info.HugePages, cadvisorapi.HugePagesInfo{PageSize: uint64(size / unit.KiB), NumPages: uint64(count)})
+		info.HugePages = append(info.HugePages, cadvisorapi.HugePagesInfo{PageSize: uint64(size / unit.KiB),
+			NumPages: uint64(count)})
 	}
 	manager.capacity = cadvisor.CapacityFromMachineInfo(info)
 	manager.internalCapacity = maps.Clone(manager.capacity)
@@ -262,7 +270,8 @@ func published(manager *containerManager, info *cadvisorapi.MachineInfo, c lineC
 	group := upstreamCgroup(enforced, false)
 	return nodeLine{
 		node.Status.Capacity, node.Status.Allocatable, *group.CPUShares, *group.Memory, *group.PidsLimit, group.HugePageLimit,
-		reservedBy(manager.SystemReserved, false), reservedBy(manager.KubeReserved, false), reservedBy(manager.SystemReserved, true),
+		reservedBy(manager.SystemReserved, false), reservedBy(manager.KubeReserved, false), reservedBy(manager.SystemReserved,
+			true),
 	}, nil
 }
 
@@ -311,7 +320,8 @@ func drawConfig(random *rand.Rand) lineConfig {
 	reserve := func() map[string]string {
 		out := map[string]string{}
 		for name, texts := range map[string][]string{
-			"cpu": {"0", "1m", "80m", "0.5", "250m", "1", "1.25", "2", "64", "1e1"}, "memory": {"0", "1", "1000", "500Mi", "1Gi", "1.5Gi", "0.5Ki", "100M", "1e9", "2Ti"},
+			"cpu": {"0", "1m", "80m", "0.5", "250m", "1", "1.25", "2", "64", "1e1"}, "memory": {"0", "1", "1000", "500Mi", "1Gi",
+				"1.5Gi", "0.5Ki", "100M", "1e9", "2Ti"},
 			"ephemeral-storage": {"0", "1Gi", "10G", "1Ti"}, "pid": {"0", "100", "1k", "10k"},
 		} {
 			if random.IntN(3) == 0 {
@@ -320,8 +330,10 @@ func drawConfig(random *rand.Rand) lineConfig {
 		}
 		return out
 	}
-	c := lineConfig{system: reserve(), kube: reserve(), hard: map[string]string{}, maxPods: int32(1 + random.IntN(500)), enforce: random.IntN(4) > 0, isolation: random.IntN(8) > 0}
-	for _, signal := range []string{"memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "pid.available"} {
+	c := lineConfig{system: reserve(), kube: reserve(), hard: map[string]string{}, maxPods: int32(1 + random.IntN(500)),
+		enforce: random.IntN(4) > 0, isolation: random.IntN(8) > 0}
+	for _, signal := range []string{"memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available",
+		"pid.available"} {
 		switch random.IntN(12) {
 		case 0, 1, 2, 3:
 			c.hard[signal] = strconv.FormatFloat(random.Float64()*100, 'f', random.IntN(4), 32) + "%"

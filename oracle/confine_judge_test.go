@@ -31,12 +31,15 @@ type confineKind struct {
 
 // confineKinds are all intended differences. Any other difference fails the test.
 var confineKinds = []confineKind{
-	{"userns_options: we leave out what upstream says, that the users are the host's: the runtime takes it so", "namespace_options.userns_options",
+	{"userns_options: we leave out what upstream says, that the users are the host's: the runtime takes it so",
+		"namespace_options.userns_options",
 		func(d difference) bool {
 			theirs, ok := d.theirs.Message().Interface().(*runtimeapi.UserNamespace)
-			return ok && !d.ours.Message().IsValid() && theirs.Mode == runtimeapi.NamespaceMode_NODE && len(theirs.Uids)+len(theirs.Gids) == 0
+			return ok && !d.ours.Message().IsValid() && theirs.Mode == runtimeapi.NamespaceMode_NODE && len(theirs.Uids)+
+				len(theirs.Gids) == 0
 		}},
-	{"masked_paths: ours hide what procMount Unmasked opens upstream, if the pod has the host's users", "security_context.masked_paths", moreWords},
+	{"masked_paths: ours hide what procMount Unmasked opens upstream, if the pod has the host's users",
+		"security_context.masked_paths", moreWords},
 	{"readonly_paths: likewise", "security_context.readonly_paths", moreWords},
 	{"run_as_group of a sandbox without a user: left out, since the runtime refuses it and the pod would never start; only the sandbox's own " +
 		"process runs so", "sandbox.linux.security_context.run_as_group",
@@ -45,7 +48,8 @@ var confineKinds = []confineKind{
 			return !d.ours.Message().IsValid() && theirs.Linux.SecurityContext.RunAsUser == nil
 		}},
 	{"port_mappings of a sandbox: ours leave out ports without a hostPort and all of a pod on the host's network: the runtime makes nothing of them", "sandbox.port_mappings", sameHostPorts},
-	{"annotations of a container: each side's own memory; those that both have are equal", "container.annotations", sharedAnnotations},
+	{"annotations of a container: each side's own memory; those that both have are equal", "container.annotations",
+		sharedAnnotations},
 }
 
 // confineRefusals are errors with which we refuse what upstream accepts: a refused pod is not confined less.
@@ -53,7 +57,8 @@ var confineRefusals = []string{
 	"hostNetwork, hostPID and hostIPC must not be true", // the API server refuses the pod with hostUsers: false
 	"want a path below the directory of profiles",       // the API server refuses the pod
 	"missing localhost apparmor profile name",           // the API server refuses it, too; upstream accepts the empty name
-	"unknown seccomp profile type",                      // the API server refuses it, too; upstream treats it as Unconfined
+	// the API server refuses it, too; upstream treats it as Unconfined
+	"unknown seccomp profile type",
 }
 
 // moreWords reports whether upstream has no value where we have a list.
@@ -67,16 +72,18 @@ func sameHostPorts(d difference) bool {
 	if sandbox.Linux.SecurityContext.NamespaceOptions.Network == runtimeapi.NamespaceMode_NODE {
 		return len(ours) == 0
 	}
-	theirs := slices.DeleteFunc(slices.Clone(d.whole.theirs.Interface().(*runtimeapi.PodSandboxConfig).PortMappings), func(p *runtimeapi.PortMapping) bool {
-		return p.HostPort == 0
-	})
+	theirs := slices.DeleteFunc(slices.Clone(d.whole.theirs.Interface().(*runtimeapi.PodSandboxConfig).PortMappings),
+		func(p *runtimeapi.PortMapping) bool {
+			return p.HostPort == 0
+		})
 	return slices.EqualFunc(ours, theirs, func(a, b *runtimeapi.PortMapping) bool { return proto.Equal(a, b) })
 }
 
 func sharedAnnotations(d difference) bool {
 	ours := d.whole.ours.Interface().(*runtimeapi.ContainerConfig).Annotations
 	theirs := d.whole.theirs.Interface().(*runtimeapi.ContainerConfig).Annotations
-	for _, key := range []string{cri.AnnotationRestartCount, cri.AnnotationMessagePath, cri.AnnotationMessagePolicy, cri.AnnotationPodGracePeriod} {
+	for _, key := range []string{cri.AnnotationRestartCount, cri.AnnotationMessagePath, cri.AnnotationMessagePolicy,
+		cri.AnnotationPodGracePeriod} {
 		if text, ok := theirs[key]; ok && ours[key] != text {
 			return false
 		}
@@ -97,7 +104,10 @@ func (c *confiner) unknown(kind string, ours, theirs protoreflect.Message) []str
 	var out []string
 	for _, d := range differences(kind, ours, theirs) {
 		d.whole.ours, d.whole.theirs = ours, theirs
-		i := slices.IndexFunc(confineKinds, func(k confineKind) bool { return strings.HasSuffix(d.path, k.path) && k.meant(d) })
+		i := slices.IndexFunc(confineKinds, func(k confineKind) bool {
+			return strings.HasSuffix(d.path, k.path) &&
+				k.meant(d)
+		})
 		if i < 0 {
 			out = append(out, fmt.Sprintf("%s: ours %s, theirs %s", d.path, printed(d.ours), printed(d.theirs)))
 			continue

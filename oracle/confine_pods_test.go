@@ -117,10 +117,12 @@ func (t tenant) podSecurity() *corev1.PodSecurityContext {
 		s.SupplementalGroupsPolicy = &policy
 	}
 	for t.chance(4) {
-		name := t.of("kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies", "net.ipv4.ping_group_range",
+		name := t.of("kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies",
+			"net.ipv4.ping_group_range",
 			"net.ipv4.ip_unprivileged_port_start", "net.ipv4.tcp_keepalive_time")
 		if t.strays() {
-			name = t.of("kernel.msgmax", "net/ipv4/conf/eno2.100/rp_filter", "net.ipv4.conf.eno2/100.rp_filter", "kernel/shm_rmid_forced")
+			name = t.of("kernel.msgmax", "net/ipv4/conf/eno2.100/rp_filter", "net.ipv4.conf.eno2/100.rp_filter",
+				"kernel/shm_rmid_forced")
 		}
 		s.Sysctls = append(s.Sysctls, corev1.Sysctl{Name: name, Value: t.of("0", "1", "0 65535")})
 	}
@@ -130,7 +132,8 @@ func (t tenant) podSecurity() *corev1.PodSecurityContext {
 func (t tenant) boxed(name string) corev1.Container {
 	c := corev1.Container{
 		Name: name, Image: t.of("a", "b:1"), ImagePullPolicy: corev1.PullIfNotPresent, WorkingDir: t.of("", "/srv"),
-		TerminationMessagePath: t.of("/dev/termination-log", "/x"), TerminationMessagePolicy: corev1.TerminationMessageReadFile,
+		TerminationMessagePath: t.of("/dev/termination-log",
+			"/x"), TerminationMessagePolicy: corev1.TerminationMessageReadFile,
 		Stdin: t.chance(4), StdinOnce: t.chance(4), TTY: t.chance(4),
 	}
 	if t.chance(2) {
@@ -160,8 +163,10 @@ func (t tenant) boxed(name string) corev1.Container {
 func (t tenant) security() *corev1.SecurityContext {
 	s := &corev1.SecurityContext{
 		SELinuxOptions: t.selinux(), WindowsOptions: t.windows(), RunAsUser: t.user(), RunAsGroup: maybe(t, 2, t.id()),
-		RunAsNonRoot: t.nonRoot(), ReadOnlyRootFilesystem: maybe(t, 2, t.chance(2)), SeccompProfile: t.seccomp(), AppArmorProfile: t.apparmor(),
-		Capabilities: t.capabilities(), AllowPrivilegeEscalation: maybe(t, 4, false), ProcMount: maybe(t, 3, corev1.DefaultProcMount),
+		RunAsNonRoot: t.nonRoot(), ReadOnlyRootFilesystem: maybe(t, 2,
+			t.chance(2)), SeccompProfile: t.seccomp(), AppArmorProfile: t.apparmor(),
+		Capabilities: t.capabilities(), AllowPrivilegeEscalation: maybe(t, 4, false), ProcMount: maybe(t, 3,
+			corev1.DefaultProcMount),
 	}
 	switch {
 	case t.lean == baseline && t.chance(3):
@@ -184,7 +189,8 @@ func (t tenant) selinux() *corev1.SELinuxOptions {
 	if !t.chance(4) {
 		return nil
 	}
-	o := &corev1.SELinuxOptions{Type: t.of("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"), Level: t.of("", "s0:c1,c2")}
+	o := &corev1.SELinuxOptions{Type: t.of("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"),
+		Level: t.of("", "s0:c1,c2")}
 	if t.strays() {
 		o.User = t.of("", "root")
 		o.Role = t.of("", "sysadm_r")

@@ -31,16 +31,20 @@ import (
 )
 
 var (
-	confinePods = flag.Int("confine.pods", 3_000, "random pods that Pod Security admits, half of them at restricted, and as many others at most, whose requests to the runtime are judged")
+	confinePods = flag.Int("confine.pods", 3_000,
+		"random pods that Pod Security admits, half of them at restricted, and as many others at most, whose requests to the runtime are judged")
 	confineSeed = flag.Uint64("confine.seed", 1, "seed of the random pods")
 )
 
 //go:linkname upstreamSandboxConfig k8s.io/kubernetes/pkg/kubelet/kuberuntime.(*kubeGenericRuntimeManager).generatePodSandboxConfig
-func upstreamSandboxConfig(manager unsafe.Pointer, ctx context.Context, pod *corev1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, error)
+func upstreamSandboxConfig(manager unsafe.Pointer, ctx context.Context, pod *corev1.Pod,
+	attempt uint32) (*runtimeapi.PodSandboxConfig, error)
 
 //go:linkname upstreamContainerConfig k8s.io/kubernetes/pkg/kubelet/kuberuntime.(*kubeGenericRuntimeManager).generateContainerConfig
-func upstreamContainerConfig(manager unsafe.Pointer, ctx context.Context, c *corev1.Container, pod *corev1.Pod, restartCount int, podIP, imageRef string,
-	podIPs []string, target *kubecontainer.ContainerID, volumes kubecontainer.ImageVolumes) (*runtimeapi.ContainerConfig, func(), error)
+func upstreamContainerConfig(manager unsafe.Pointer, ctx context.Context, c *corev1.Container, pod *corev1.Pod,
+	restartCount int, podIP, imageRef string,
+	podIPs []string, target *kubecontainer.ContainerID, volumes kubecontainer.ImageVolumes) (*runtimeapi.ContainerConfig,
+	func(), error)
 
 // nodeFacts answers what upstream's runtime manager asks the rest of the kubelet and the runtime. Both sides get these
 // facts.
@@ -59,7 +63,8 @@ const (
 var factEnv = []kubecontainer.EnvVar{{Name: "WHO", Value: "me"}, {Name: "ZED", Value: ""}, {Name: "ALPHA", Value: "1"}}
 
 func factDNS() *runtimeapi.DNSConfig {
-	return &runtimeapi.DNSConfig{Servers: []string{"192.0.2.10"}, Searches: []string{"cluster.local"}, Options: []string{"ndots:5"}}
+	return &runtimeapi.DNSConfig{Servers: []string{"192.0.2.10"}, Searches: []string{"cluster.local"},
+		Options: []string{"ndots:5"}}
 }
 
 func (f *nodeFacts) GetPodDNS(context.Context, *corev1.Pod) (*runtimeapi.DNSConfig, error) {
@@ -70,13 +75,15 @@ func (f *nodeFacts) GeneratePodHostNameAndDomain(klog.Logger, *corev1.Pod) (stri
 	return factHostname, "", nil
 }
 
-func (f *nodeFacts) GenerateRunContainerOptions(context.Context, *corev1.Pod, *corev1.Container, string, []string, kubecontainer.ImageVolumes) (*kubecontainer.RunContainerOptions, func(), error) {
+func (f *nodeFacts) GenerateRunContainerOptions(context.Context, *corev1.Pod, *corev1.Container, string, []string,
+	kubecontainer.ImageVolumes) (*kubecontainer.RunContainerOptions, func(), error) {
 	return &kubecontainer.RunContainerOptions{Envs: factEnv}, nil, nil
 }
 
 // GetOrCreateUserNamespaceMappings answers as the kubelet's user namespace manager does on a node whose runtime
 // supports user namespaces.
-func (f *nodeFacts) GetOrCreateUserNamespaceMappings(_ klog.Logger, pod *corev1.Pod, _ string) (*runtimeapi.UserNamespace, error) {
+func (f *nodeFacts) GetOrCreateUserNamespaceMappings(_ klog.Logger, pod *corev1.Pod,
+	_ string) (*runtimeapi.UserNamespace, error) {
 	if pod.Spec.HostUsers == nil || *pod.Spec.HostUsers {
 		return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}, nil
 	}
@@ -109,8 +116,10 @@ type confiner struct {
 func newConfiner(t *testing.T, seccompDefault bool) *confiner {
 	t.Helper()
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ContainerStopSignals, true)
-	c := &confiner{t: t, manager: runtimeManager(t), facts: &nodeFacts{}, count: map[string]int{}, errors: map[string]int{}}
-	c.node = criconfig.Node{SeccompDir: "/var/lib/kubelet/seccomp", SeccompDefault: seccompDefault, LogDir: factLogs, MaskedPaths: sysfs.Default.ThermalThrottles()}
+	c := &confiner{t: t, manager: runtimeManager(t), facts: &nodeFacts{}, count: map[string]int{},
+		errors: map[string]int{}}
+	c.node = criconfig.Node{SeccompDir: "/var/lib/kubelet/seccomp", SeccompDefault: seccompDefault, LogDir: factLogs,
+		MaskedPaths: sysfs.Default.ThermalThrottles()}
 	setField(c.manager, "runtimeHelper", c.facts)
 	setField(c.manager, "imageService", c.facts)
 	setField(c.manager, "osInterface", &containertest.FakeOS{})
@@ -156,7 +165,8 @@ func (c *confiner) factsOf(pod *corev1.Pod, container *corev1.Container) criconf
 		vars = append(vars, &runtimeapi.KeyValue{Key: v.Name, Value: []byte(v.Value)})
 	}
 	facts := criconfig.ContainerFacts{
-		Attempt: 3, Image: criconfig.ImageOf(c.facts.image), Env: vars, Running: map[string]string{"c0": "id-c0", "other": "id"},
+		Attempt: 3, Image: criconfig.ImageOf(c.facts.image), Env: vars, Running: map[string]string{"c0": "id-c0",
+			"other": "id"},
 		Users: factUsers(pod),
 	}
 	var bad error
@@ -176,7 +186,8 @@ func (c *confiner) container(pod, theirs *corev1.Pod, container *corev1.Containe
 	if target != "" {
 		id = &kubecontainer.ContainerID{Type: "containerd", ID: facts.Running[target]}
 	}
-	want, _, wantErr := upstreamContainerConfig(c.pointer(), c.t.Context(), container, theirs, 3, "", c.facts.image.Id, nil, id, nil)
+	want, _, wantErr := upstreamContainerConfig(c.pointer(), c.t.Context(), container, theirs, 3, "", c.facts.image.Id,
+		nil, id, nil)
 	if c.refused("container", err, wantErr) {
 		return
 	}
@@ -289,7 +300,8 @@ func TestJudgeOfConfinement(t *testing.T) {
 		}}
 		node := newConfiner(t, false)
 		node.facts.image = &runtimeapi.Image{Id: "x"}
-		want, _, err := upstreamContainerConfig(node.pointer(), t.Context(), &pod.Spec.Containers[0], pod, 3, "", "x", nil, nil, nil)
+		want, _, err := upstreamContainerConfig(node.pointer(), t.Context(), &pod.Spec.Containers[0], pod, 3, "", "x", nil,
+			nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -58,10 +58,12 @@ func TestServiceVariables(t *testing.T) {
 	for range 5_000 {
 		var services []*corev1.Service
 		for i := range r.IntN(5) {
-			s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint(pick(r, "a", "my-db", "x-y-z"), i)}}
+			s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint(pick(r, "a", "my-db", "x-y-z"),
+				i)}}
 			s.Spec.ClusterIP = pick(r, "10.0.0.1", "fd00::1", "None", "")
 			for p := range 1 + r.IntN(3) {
-				s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: pick(r, "", fmt.Sprint("p-", p)), Port: int32(1 + r.IntN(100)), Protocol: pick(r, corev1.ProtocolTCP, corev1.ProtocolUDP, "")})
+				s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: pick(r, "", fmt.Sprint("p-", p)),
+					Port: int32(1 + r.IntN(100)), Protocol: pick(r, corev1.ProtocolTCP, corev1.ProtocolUDP, "")})
 			}
 			services = append(services, s)
 		}
@@ -75,7 +77,8 @@ func TestServiceVariables(t *testing.T) {
 			}
 			return nil, nil
 		}}
-		vars, err := b.Build(context.Background(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}}, &corev1.Container{}, env.Facts{})
+		vars, err := b.Build(context.Background(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}},
+			&corev1.Container{}, env.Facts{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +102,8 @@ func TestDNS(t *testing.T) {
 	for n := range 4_000 {
 		var text strings.Builder
 		for range r.IntN(5) {
-			text.WriteString(pick(r, "nameserver 1.1.1.1", "nameserver fd00::53", "# nameserver 9.9.9.9", "", "options ndots:"+fmt.Sprint(r.IntN(3))+" rotate", "options edns0",
+			text.WriteString(pick(r, "nameserver 1.1.1.1", "nameserver fd00::53", "# nameserver 9.9.9.9", "", "options ndots:"+
+				fmt.Sprint(r.IntN(3))+" rotate", "options edns0",
 				"search "+strings.Join(words(r, 12, domains...), " ")) + "\n")
 		}
 		if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
@@ -110,28 +114,35 @@ func TestDNS(t *testing.T) {
 		conf := pick(r, file, file, "")
 		nodeIPs := words(r, 2, "192.0.2.1", "fd00::1")
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}}
-		pod.Spec.DNSPolicy = pick(r, corev1.DNSClusterFirst, corev1.DNSClusterFirstWithHostNet, corev1.DNSDefault, corev1.DNSNone)
+		pod.Spec.DNSPolicy = pick(r, corev1.DNSClusterFirst, corev1.DNSClusterFirstWithHostNet, corev1.DNSDefault,
+			corev1.DNSNone)
 		pod.Spec.HostNetwork = r.IntN(3) == 0
 		if r.IntN(2) == 0 {
-			pod.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: words(r, 4, "1.1.1.1", "2.2.2.2", "3.3.3.3"), Searches: words(r, 40, domains...)}
+			pod.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: words(r, 4, "1.1.1.1", "2.2.2.2", "3.3.3.3"),
+				Searches: words(r, 40, domains...)}
 			for _, o := range words(r, 3, "ndots", "edns0", "use-vc") {
 				value := pick(r, "7", "")
-				pod.Spec.DNSConfig.Options = append(pod.Spec.DNSConfig.Options, corev1.PodDNSConfigOption{Name: o, Value: pick(r, nil, &value)})
+				pod.Spec.DNSConfig.Options = append(pod.Spec.DNSConfig.Options, corev1.PodDNSConfigOption{Name: o,
+					Value: pick(r, nil, &value)})
 			}
 		}
-		configurer := dns.NewConfigurer(&record.FakeRecorder{}, &corev1.ObjectReference{}, parse(nodeIPs), parse(cluster), domain, conf)
+		configurer := dns.NewConfigurer(&record.FakeRecorder{}, &corev1.ObjectReference{}, parse(nodeIPs), parse(cluster),
+			domain, conf)
 		want, err := configurer.GetPodDNS(context.Background(), pod)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, _, err := agentdns.Resolver{ClusterDomain: domain, ClusterDNS: cluster, ResolvConf: conf, NodeIPs: nodeIPs}.DNSConfig(pod)
+		got, _, err := agentdns.Resolver{ClusterDomain: domain, ClusterDNS: cluster, ResolvConf: conf,
+			NodeIPs: nodeIPs}.DNSConfig(pod)
 		if err != nil {
 			t.Fatal(err)
 		}
 		slices.Sort(got.Options)
 		slices.Sort(want.Options)
-		if !slices.Equal(got.Servers, want.Servers) || !slices.Equal(got.Searches, want.Searches) || !slices.Equal(got.Options, want.Options) {
-			t.Fatalf("case %d: policy %v, resolv.conf\n%s\ndnsConfig %v\ngot      %v\nupstream %v", n, pod.Spec.DNSPolicy, text.String(), pod.Spec.DNSConfig, got, want)
+		if !slices.Equal(got.Servers, want.Servers) || !slices.Equal(got.Searches, want.Searches) ||
+			!slices.Equal(got.Options, want.Options) {
+			t.Fatalf("case %d: policy %v, resolv.conf\n%s\ndnsConfig %v\ngot      %v\nupstream %v", n, pod.Spec.DNSPolicy,
+				text.String(), pod.Spec.DNSConfig, got, want)
 		}
 	}
 }
@@ -157,8 +168,11 @@ func TestDownward(t *testing.T) {
 		return out
 	}
 	for range 50_000 {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u", Labels: map[string]string{"a": pick(r, "1", `"`, "é\n"), "b": ""}, Annotations: map[string]string{"example.com/x": "y"}}}
-		path := pick(r, "metadata.labels", "metadata.annotations", "metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels['a']", "metadata.labels['']", "metadata.annotations['example.com/x']",
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u",
+			Labels: map[string]string{"a": pick(r, "1", `"`, "é\n"),
+				"b": ""}, Annotations: map[string]string{"example.com/x": "y"}}}
+		path := pick(r, "metadata.labels", "metadata.annotations", "metadata.name", "metadata.namespace", "metadata.uid",
+			"metadata.labels['a']", "metadata.labels['']", "metadata.annotations['example.com/x']",
 			"metadata.annotations['Example.com/X']", "metadata.name['x']", "spec.nodeName", "['a']", "metadata.labels['a", "")
 		want, wantErr := fieldpath.ExtractFieldPathAsString(pod, path)
 		got, err := env.Metadata(pod, path)
@@ -168,7 +182,8 @@ func TestDownward(t *testing.T) {
 		container := corev1.Container{Name: "c", Resources: corev1.ResourceRequirements{Requests: list(), Limits: list()}}
 		pod.Spec.Containers = []corev1.Container{container}
 		allocatable := list()
-		ref := &corev1.ResourceFieldSelector{ContainerName: "c", Resource: pick(r, "limits.", "requests.", "banana.", "") + pick(r, "cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "storage")}
+		ref := &corev1.ResourceFieldSelector{ContainerName: "c", Resource: pick(r, "limits.", "requests.", "banana.", "") +
+			pick(r, "cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "storage")}
 		if d := pick(r, "", "1", "1m", "1Mi", "1k", "3"); d != "" {
 			ref.Divisor = resource.MustParse(d)
 		}

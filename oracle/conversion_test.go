@@ -14,7 +14,8 @@ import (
 )
 
 var (
-	conversions    = flag.Int("conversion.amounts", 1_000_000, "random amounts of CPU whose shares, weight and quota are judged")
+	conversions = flag.Int("conversion.amounts", 1_000_000,
+		"random amounts of CPU whose shares, weight and quota are judged")
 	conversionSeed = flag.Uint64("conversion.seed", 1, "seed of the random amounts")
 )
 
@@ -25,7 +26,8 @@ func upstreamWeight(shares *uint64) uint64
 // amount, then random ones of all magnitudes. The quota is read from a pod with that limit.
 func TestConversions(t *testing.T) {
 	random := rand.New(rand.NewPCG(*conversionSeed, 0))
-	periods := []time.Duration{time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond, time.Second}
+	periods := []time.Duration{time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond,
+		time.Second}
 	judge := func(cpu unit.MilliCPU, period time.Duration) {
 		shares := qos.SharesOf(cpu)
 		if want := cm.MilliCPUToShares(int64(cpu)); uint64(shares) != want {
@@ -36,9 +38,11 @@ func TestConversions(t *testing.T) {
 			t.Errorf("%d shares: weight %d, want %d", shares, shares.Weight(), want)
 		}
 		limit := qos.Resources{Requests: qos.Amounts{CPU: unit.Of(cpu)}, Limits: qos.Amounts{CPU: unit.Of(cpu)}}
-		got := qos.PodValues(qos.Pod{Containers: []qos.Container{{Resources: limit}}}, qos.Policy{CFSQuota: true, CFSPeriod: period})
+		got := qos.PodValues(qos.Pod{Containers: []qos.Container{{Resources: limit}}}, qos.Policy{CFSQuota: true,
+			CFSPeriod: period})
 		quota, bound := got.CPUQuota.Get()
-		if want := cm.MilliCPUToQuota(int64(cpu), period.Microseconds()); quota.Microseconds() != want || bound != (want > 0) {
+		if want := cm.MilliCPUToQuota(int64(cpu), period.Microseconds()); quota.Microseconds() != want ||
+			bound != (want > 0) {
 			t.Errorf("%dm of %v: quota %v, want %d microseconds", cpu, period, got.CPUQuota, want)
 		}
 	}

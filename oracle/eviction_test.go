@@ -30,8 +30,9 @@ import (
 )
 
 var (
-	evictionCases = flag.Int("eviction.cases", 20_000, "random configurations, nodes and histories whose evictions are judged")
-	evictionSeed  = flag.Uint64("eviction.seed", 1, "seed of the random evictions")
+	evictionCases = flag.Int("eviction.cases", 20_000,
+		"random configurations, nodes and histories whose evictions are judged")
+	evictionSeed = flag.Uint64("eviction.seed", 1, "seed of the random evictions")
 )
 
 type podStats = func(*corev1.Pod) (statsapi.PodStats, bool)
@@ -43,7 +44,8 @@ func upstreamRankers(withImageFs, split bool) map[evictionapi.Signal]func([]*cor
 func upstreamCachedStats([]statsapi.PodStats) podStats
 
 //go:linkname upstreamSynchronize k8s.io/kubernetes/pkg/kubelet/eviction.(*managerImpl).synchronize
-func upstreamSynchronize(m unsafe.Pointer, ctx context.Context, d upstream.DiskInfoProvider, pods upstream.ActivePodsFunc) ([]*corev1.Pod, error)
+func upstreamSynchronize(m unsafe.Pointer, ctx context.Context, d upstream.DiskInfoProvider,
+	pods upstream.ActivePodsFunc) ([]*corev1.Pod, error)
 
 // evictor is upstream's eviction manager on a node that a test describes.
 type evictor struct {
@@ -113,7 +115,8 @@ func (e *evictor) synchronize(t *testing.T) {
 func (e *evictor) conditions() []eviction.Condition {
 	var out []eviction.Condition
 	for c, holds := range map[eviction.Condition]bool{
-		eviction.MemoryPressure: e.IsUnderMemoryPressure(), eviction.DiskPressure: e.IsUnderDiskPressure(), eviction.PIDPressure: e.IsUnderPIDPressure(),
+		eviction.MemoryPressure: e.IsUnderMemoryPressure(), eviction.DiskPressure: e.IsUnderDiskPressure(),
+		eviction.PIDPressure: e.IsUnderPIDPressure(),
 	} {
 		if holds {
 			out = append(out, c)
@@ -184,7 +187,8 @@ func TestEvictionThresholds(t *testing.T) {
 		capacity := resource.NewQuantity(1+r.Int64N(1<<42), resource.BinarySI)
 		var got, want []string
 		for _, x := range ours.Thresholds {
-			got = append(got, fmt.Sprint(x.Signal, x.Grace, x.Value.Of(capacity.Value()), x.Reclaim.Of(capacity.Value()), x.Text))
+			got = append(got, fmt.Sprint(x.Signal, x.Grace, x.Value.Of(capacity.Value()), x.Reclaim.Of(capacity.Value()),
+				x.Text))
 		}
 		for _, x := range theirs {
 			line := evictionapi.GetThresholdQuantity(x.Value, capacity)
@@ -217,7 +221,8 @@ func (r random) fs(max int64) *statsapi.FsStats {
 
 // evictee returns a pod and its usage. Half of them are generated so that ties are frequent.
 func (r random) evictee(i int) (*corev1.Pod, *statsapi.PodStats) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p", i), Namespace: "default", UID: types.UID(fmt.Sprint("u", i))}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p", i), Namespace: "default",
+		UID: types.UID(fmt.Sprint("u", i))}}
 	list := func() corev1.ResourceList {
 		out := corev1.ResourceList{}
 		if r.chance(2) {
@@ -230,7 +235,8 @@ func (r random) evictee(i int) (*corev1.Pod, *statsapi.PodStats) {
 	}
 	always := corev1.ContainerRestartPolicyAlways
 	for j := range 1 + r.IntN(2) {
-		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: fmt.Sprint("c", j), Resources: corev1.ResourceRequirements{Requests: list(), Limits: list()}})
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: fmt.Sprint("c", j),
+			Resources: corev1.ResourceRequirements{Requests: list(), Limits: list()}})
 	}
 	if r.chance(4) {
 		c := corev1.Container{Name: "i", Resources: corev1.ResourceRequirements{Requests: list()}}
@@ -243,7 +249,8 @@ func (r random) evictee(i int) (*corev1.Pod, *statsapi.PodStats) {
 		pod.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{"memory": resource.MustParse(r.of("1Gi", "200Mi"))}}
 	}
 	if r.chance(5) {
-		pod.Spec.Overhead = corev1.ResourceList{"memory": resource.MustParse("30Mi"), "ephemeral-storage": resource.MustParse("5Mi")}
+		pod.Spec.Overhead = corev1.ResourceList{"memory": resource.MustParse("30Mi"),
+			"ephemeral-storage": resource.MustParse("5Mi")}
 	}
 	if !r.chance(3) {
 		pod.Spec.Priority = new(int32)
@@ -255,8 +262,10 @@ func (r random) evictee(i int) (*corev1.Pod, *statsapi.PodStats) {
 	}
 	size := resource.MustParse(r.of("0", "1Gi", "10Mi"))
 	for name, source := range map[string]corev1.VolumeSource{
-		"empty": {EmptyDir: &corev1.EmptyDirVolumeSource{}}, "sized": {EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &size}},
-		"memory": {EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}, "host": {HostPath: &corev1.HostPathVolumeSource{}},
+		"empty":  {EmptyDir: &corev1.EmptyDirVolumeSource{}},
+		"sized":  {EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &size}},
+		"memory": {EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}},
+		"host":   {HostPath: &corev1.HostPathVolumeSource{}},
 		"config": {ConfigMap: &corev1.ConfigMapVolumeSource{}}, "secret": {Secret: &corev1.SecretVolumeSource{}},
 	} {
 		if r.chance(4) {
@@ -283,10 +292,12 @@ func (r random) usage(pod *corev1.Pod) *statsapi.PodStats {
 	s.ProcessStats = &statsapi.ProcessStats{ProcessCount: &count}
 	s.EphemeralStorage = &statsapi.FsStats{UsedBytes: &total}
 	for _, c := range append(slices.Clone(pod.Spec.Containers), pod.Spec.InitContainers...) {
-		s.Containers = append(s.Containers, statsapi.ContainerStats{Name: c.Name, Memory: memory(), Rootfs: r.fs(1 << 31), Logs: r.fs(1 << 29)})
+		s.Containers = append(s.Containers, statsapi.ContainerStats{Name: c.Name, Memory: memory(), Rootfs: r.fs(1 << 31),
+			Logs: r.fs(1 << 29)})
 	}
 	if r.chance(6) {
-		s.Containers = append(s.Containers, statsapi.ContainerStats{Name: "debug", Memory: memory(), Rootfs: r.fs(1 << 31), Logs: r.fs(1 << 29)})
+		s.Containers = append(s.Containers, statsapi.ContainerStats{Name: "debug", Memory: memory(), Rootfs: r.fs(1 << 31),
+			Logs: r.fs(1 << 29)})
 	}
 	for _, v := range pod.Spec.Volumes {
 		if f := r.fs(1 << 31); f != nil {
@@ -400,7 +411,8 @@ func TestEvictionHistory(t *testing.T) {
 			e.synchronize(t)
 			got := d.Step(now, eviction.Facts{Signals: translate.EvictionSignals(e.summary), Disks: disks}).Conditions
 			if want := e.conditions(); !slices.Equal(got, want) {
-				t.Fatalf("case %d, step %d: conditions %v, want %v, disks %d\n%+v\n%+v", n, step, got, want, disks, config, translate.EvictionSignals(e.summary))
+				t.Fatalf("case %d, step %d: conditions %v, want %v, disks %d\n%+v\n%+v", n, step, got, want, disks, config,
+					translate.EvictionSignals(e.summary))
 			}
 			if !slices.Equal(got, last) {
 				changed++
@@ -431,7 +443,9 @@ func (r random) config(t *testing.T) (eviction.Config, upstream.Config) {
 		ours, err := kubeletconfig.Eviction(c)
 		thresholds, wantErr := upstream.ParseThresholdConfig([]string{"pods"}, hard, soft, graces, reclaims)
 		if err == nil && wantErr == nil {
-			return ours, upstream.Config{Thresholds: thresholds, PressureTransitionPeriod: c.EvictionPressureTransitionPeriod.Duration, MaxPodGracePeriodSeconds: int64(c.EvictionMaxPodGracePeriod)}
+			return ours, upstream.Config{Thresholds: thresholds,
+				PressureTransitionPeriod: c.EvictionPressureTransitionPeriod.Duration,
+				MaxPodGracePeriodSeconds: int64(c.EvictionMaxPodGracePeriod)}
 		}
 	}
 }
@@ -459,14 +473,16 @@ func TestEvictionVictim(t *testing.T) {
 			t.Fatal(err)
 		}
 		config.LocalStorage = r.chance(2)
-		e := newEvictor(upstream.Config{Thresholds: theirs, PressureTransitionPeriod: time.Minute}, disks, config.LocalStorage)
+		e := newEvictor(upstream.Config{Thresholds: theirs, PressureTransitionPeriod: time.Minute}, disks,
+			config.LocalStorage)
 		e.summary, e.pods = r.summary(stats), pods
 		e.synchronize(t)
 		if e.killed == nil {
 			continue
 		}
 		at := slices.IndexFunc(ours, func(p eviction.Pod) bool { return p.ID == string(e.killed.UID) })
-		facts := eviction.Facts{Signals: translate.EvictionSignals(e.summary), Disks: disks, Pods: ours[at : at+1], Done: map[eviction.Step]unit.Instant{}}
+		facts := eviction.Facts{Signals: translate.EvictionSignals(e.summary), Disks: disks, Pods: ours[at : at+1],
+			Done: map[eviction.Step]unit.Instant{}}
 		d, now := eviction.New(config), unit.Instant(0).Add(time.Hour)
 		var out eviction.Decision
 		for range 4 {
@@ -488,7 +504,8 @@ func TestEvictionVictim(t *testing.T) {
 		v := out.Victims[0]
 		causes[v.Cause]++
 		if v.Message != e.status.Message || !maps.Equal(v.Annotations, e.annotations) {
-			t.Fatalf("case %d: %s\n got %q %v\nwant %q %v", n, v.Cause, v.Message, v.Annotations, e.status.Message, e.annotations)
+			t.Fatalf("case %d: %s\n got %q %v\nwant %q %v", n, v.Cause, v.Message, v.Annotations, e.status.Message,
+				e.annotations)
 		}
 		if e.status.Reason != eviction.Reason || v.Disruption != (len(e.status.Conditions) == 1) {
 			t.Fatalf("case %d: %+v, want %+v", n, v, e.status)

@@ -29,8 +29,9 @@ import (
 
 var (
 	healthCases = flag.Int("health.cases", 100_000, "random zones, and random pods on tainted nodes, that are judged")
-	healthNodes = flag.Int("health.nodes", 1_000, "random nodes whose taints are judged; each goes through a fake API server")
-	healthSeed  = flag.Uint64("health.seed", 1, "seed of the random cases")
+	healthNodes = flag.Int("health.nodes", 1_000,
+		"random nodes whose taints are judged; each goes through a fake API server")
+	healthSeed = flag.Uint64("health.seed", 1, "seed of the random cases")
 )
 
 // TestZoneStates compares the state of a zone with upstream's ComputeZoneState.
@@ -47,7 +48,8 @@ func TestZoneStates(t *testing.T) {
 		size, down := random.IntN(1+[]int{4, 21, 120}[random.IntN(3)]), 0
 		for range size {
 			var c *corev1.NodeCondition
-			switch status := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown, ""}[random.IntN(1+random.IntN(4))]; status {
+			switch status := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown,
+				""}[random.IntN(1+random.IntN(4))]; status {
 			case "": // no report so far
 				down++
 			default:
@@ -62,7 +64,8 @@ func TestZoneStates(t *testing.T) {
 		got := lifecycle.StateOf(size, down, threshold)
 		states[got]++
 		if string(got) != string(want) || down != wantDown {
-			t.Fatalf("seed %d, case %d: %d of %d down, threshold %v: %s, want %s (%d down)", *healthSeed, n, down, size, threshold, got, want, wantDown)
+			t.Fatalf("seed %d, case %d: %d of %d down, threshold %v: %s, want %s (%d down)", *healthSeed, n, down, size,
+				threshold, got, want, wantDown)
 		}
 	}
 	t.Logf("seed %d: %v", *healthSeed, states)
@@ -72,7 +75,8 @@ func lifecycleController(t *testing.T, client *fake.Clientset, threshold float32
 	t.Helper()
 	factory := informers.NewSharedInformerFactory(client, 0)
 	core := factory.Core().V1()
-	c, err := nodelifecycle.NewNodeLifecycleController(t.Context(), factory.Coordination().V1().Leases(), core.Pods(), core.Nodes(),
+	c, err := nodelifecycle.NewNodeLifecycleController(t.Context(), factory.Coordination().V1().Leases(), core.Pods(),
+		core.Nodes(),
 		factory.Apps().V1().DaemonSets(), client, time.Second, time.Minute, 50*time.Second, 0.1, 0.01, 50, threshold)
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +99,8 @@ func TestTolerationSeconds(t *testing.T) {
 		}
 		var tolerations []corev1.Toleration
 		for range random.IntN(5) {
-			o := corev1.Toleration{Key: key(random), Value: value(random), Operator: []corev1.TolerationOperator{"", corev1.TolerationOpEqual, corev1.TolerationOpExists, corev1.TolerationOpGt, corev1.TolerationOpLt}[random.IntN(5)]}
+			o := corev1.Toleration{Key: key(random), Value: value(random), Operator: []corev1.TolerationOperator{"",
+				corev1.TolerationOpEqual, corev1.TolerationOpExists, corev1.TolerationOpGt, corev1.TolerationOpLt}[random.IntN(5)]}
 			o.Effect = []corev1.TaintEffect{"", corev1.TaintEffectNoExecute, corev1.TaintEffectNoSchedule}[random.IntN(3)]
 			if random.IntN(8) == 0 {
 				o.Key = ""
@@ -114,7 +119,8 @@ func TestTolerationSeconds(t *testing.T) {
 func key(r *rand.Rand) string   { return []string{"a", "b", "node.kubernetes.io/unreachable"}[r.IntN(3)] }
 func value(r *rand.Rand) string { return []string{"", "x", "7"}[r.IntN(3)] }
 
-func judgeTolerationSeconds(t *testing.T, n int, taints []corev1.Taint, tolerations []corev1.Toleration, outcomes map[string]int) {
+func judgeTolerationSeconds(t *testing.T, n int, taints []corev1.Taint, tolerations []corev1.Toleration,
+	outcomes map[string]int) {
 	t.Helper()
 	node := translate.LifecycleNode(&corev1.Node{Spec: corev1.NodeSpec{Taints: taints}})
 	var ours []lifecycle.Toleration
@@ -142,7 +148,8 @@ func judgeTolerationSeconds(t *testing.T, n int, taints []corev1.Taint, tolerati
 	}
 	outcomes[outcome]++
 	if ends != wantEnds || ends && got != want {
-		t.Fatalf("seed %d, case %d: taints %+v, tolerations %+v: %v (ends %v), want %v (%v)", *healthSeed, n, taints, tolerations, got, ends, want, wantEnds)
+		t.Fatalf("seed %d, case %d: taints %+v, tolerations %+v: %v (ends %v), want %v (%v)", *healthSeed, n, taints,
+			tolerations, got, ends, want, wantEnds)
 	}
 }
 
@@ -159,7 +166,8 @@ func TestNoScheduleTaints(t *testing.T) {
 		want := upstreamTaints(t, node)
 		got := ourTaints(t, node)
 		if !slices.Equal(got, want) {
-			t.Fatalf("seed %d, node %d: %v, want %v\nbefore %v, conditions %+v, cordoned %v", *healthSeed, n, got, want, spell(node.Spec.Taints), node.Status.Conditions, node.Spec.Unschedulable)
+			t.Fatalf("seed %d, node %d: %v, want %v\nbefore %v, conditions %+v, cordoned %v", *healthSeed, n, got, want,
+				spell(node.Spec.Taints), node.Status.Conditions, node.Spec.Unschedulable)
 		}
 		if !slices.Equal(got, spell(node.Spec.Taints)) {
 			changed++
@@ -169,15 +177,19 @@ func TestNoScheduleTaints(t *testing.T) {
 }
 
 func taintedNode(random *rand.Rand, n int) *corev1.Node {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", n), UID: "u"}, Spec: corev1.NodeSpec{Unschedulable: random.IntN(3) == 0}}
-	for _, c := range []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeNetworkUnavailable, "Mine"} {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", n), UID: "u"},
+		Spec: corev1.NodeSpec{Unschedulable: random.IntN(3) == 0}}
+	for _, c := range []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure,
+		corev1.NodePIDPressure, corev1.NodeNetworkUnavailable, "Mine"} {
 		// Our controller does not change a node without a Ready condition, so none is generated; see README.md.
 		if c == corev1.NodeReady || random.IntN(3) > 0 {
-			status := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}[random.IntN(3)]
+			status := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse,
+				corev1.ConditionUnknown}[random.IntN(3)]
 			node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{Type: c, Status: status})
 		}
 	}
-	for _, key := range []string{wellknown.TaintNotReady, wellknown.TaintUnreachable, wellknown.TaintMemoryPressure, wellknown.TaintDiskPressure, wellknown.TaintPIDPressure,
+	for _, key := range []string{wellknown.TaintNotReady, wellknown.TaintUnreachable, wellknown.TaintMemoryPressure,
+		wellknown.TaintDiskPressure, wellknown.TaintPIDPressure,
 		wellknown.TaintNetworkUnavailable, wellknown.TaintUnschedulable, "example.com/mine"} {
 		if random.IntN(3) == 0 {
 			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
@@ -196,7 +208,8 @@ func upstreamTaints(t *testing.T, node *corev1.Node) []string {
 	var last *corev1.Node
 	factory := informers.NewSharedInformerFactory(client, 0)
 	core := factory.Core().V1()
-	c, err := nodelifecycle.NewNodeLifecycleController(t.Context(), factory.Coordination().V1().Leases(), core.Pods(), core.Nodes(),
+	c, err := nodelifecycle.NewNodeLifecycleController(t.Context(), factory.Coordination().V1().Leases(), core.Pods(),
+		core.Nodes(),
 		factory.Apps().V1().DaemonSets(), client, time.Second, time.Minute, 50*time.Second, 0.1, 0.01, 50, 0.55)
 	if err != nil {
 		t.Fatal(err)
@@ -220,7 +233,8 @@ func ourTaints(t *testing.T, node *corev1.Node) []string {
 	o.EvictionRate, o.SecondaryRate = 0, 0 // NoExecute taints are rate-limited, which is not tested here
 	now, wall := unit.Instant(time.Hour), unit.WallOf(time.Now())
 	m := lifecycle.New(now, o)
-	m.NodeSeen(now, wall, lifecycle.Node{Name: "well", UID: "w", Status: map[lifecycle.ConditionType]lifecycle.Status{lifecycle.Ready: lifecycle.True}})
+	m.NodeSeen(now, wall, lifecycle.Node{Name: "well", UID: "w",
+		Status: map[lifecycle.ConditionType]lifecycle.Status{lifecycle.Ready: lifecycle.True}})
 	m.NodeSeen(now, wall, translate.LifecycleNode(node))
 	taints := slices.Clone(node.Spec.Taints)
 	for _, a := range m.Advance(now).Actions {

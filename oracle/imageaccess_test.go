@@ -23,7 +23,8 @@ func TestImageAccess(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(seed, 18))
-			policy := []string{"NeverVerifyPreloadedImages", "AlwaysVerify", "NeverVerifyAllowlistedImages", "NeverVerify"}[r.IntN(4)]
+			policy := []string{"NeverVerifyPreloadedImages", "AlwaysVerify", "NeverVerifyAllowlistedImages",
+				"NeverVerify"}[r.IntN(4)]
 			sides := &accessSides{t: t, ours: t.TempDir(), theirs: t.TempDir(), policy: policy}
 			sides.open()
 			var asked, allowed int
@@ -41,7 +42,8 @@ func TestImageAccess(t *testing.T) {
 					user := randomUser(r)
 					ours, theirs := sides.ask(image, id, user)
 					if ours != theirs {
-						t.Fatalf("step %d, %s: may %+v use %s (%s)? ours %v, the kubelet's %v", step, policy, user, image, id, ours, theirs)
+						t.Fatalf("step %d, %s: may %+v use %s (%s)? ours %v, the kubelet's %v", step, policy, user, image, id, ours,
+							theirs)
 					}
 					asked++
 					if ours {
@@ -90,7 +92,8 @@ func (s *accessSides) open() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	theirs, err := pullmanager.NewImagePullCredentialVerificationPolicy(kubeletconfig.ImagePullCredentialsVerificationPolicy(s.policy), allowed)
+	theirs,
+		err := pullmanager.NewImagePullCredentialVerificationPolicy(kubeletconfig.ImagePullCredentialsVerificationPolicy(s.policy), allowed)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -159,13 +162,14 @@ func (s *accessSides) ask(image, id string, user core.User) (ours, theirs bool) 
 			}
 		}
 	}
-	pulls, err := s.manager.MustAttemptImagePull(s.t.Context(), image, id, func() ([]kubeletconfig.ImagePullSecret, *kubeletconfig.ImagePullServiceAccount, error) {
-		if user.Account == nil {
-			return kubeletSecrets(user.Secrets), nil, nil
-		}
-		account := kubeletconfig.ImagePullServiceAccount(*user.Account)
-		return kubeletSecrets(user.Secrets), &account, nil
-	})
+	pulls, err := s.manager.MustAttemptImagePull(s.t.Context(), image, id,
+		func() ([]kubeletconfig.ImagePullSecret, *kubeletconfig.ImagePullServiceAccount, error) {
+			if user.Account == nil {
+				return kubeletSecrets(user.Secrets), nil, nil
+			}
+			account := kubeletconfig.ImagePullServiceAccount(*user.Account)
+			return kubeletSecrets(user.Secrets), &account, nil
+		})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -178,7 +182,8 @@ func randomUser(r *rand.Rand) core.User {
 	var user core.User
 	for range r.IntN(3) {
 		user.Secrets = append(user.Secrets, core.Secret{
-			UID: fmt.Sprint("uid", r.IntN(3)), Namespace: fmt.Sprint("ns", r.IntN(2)), Name: "pull", Sum: fmt.Sprintf("%064x", r.IntN(4)),
+			UID: fmt.Sprint("uid", r.IntN(3)), Namespace: fmt.Sprint("ns", r.IntN(2)), Name: "pull", Sum: fmt.Sprintf("%064x",
+				r.IntN(4)),
 		})
 	}
 	if r.IntN(3) == 0 {
@@ -190,7 +195,8 @@ func randomUser(r *rand.Rand) core.User {
 func kubeletSecrets(of []core.Secret) []kubeletconfig.ImagePullSecret {
 	var secrets []kubeletconfig.ImagePullSecret
 	for _, s := range of {
-		secrets = append(secrets, kubeletconfig.ImagePullSecret{UID: s.UID, Namespace: s.Namespace, Name: s.Name, CredentialHash: s.Sum})
+		secrets = append(secrets, kubeletconfig.ImagePullSecret{UID: s.UID, Namespace: s.Namespace, Name: s.Name,
+			CredentialHash: s.Sum})
 	}
 	return secrets
 }

@@ -83,8 +83,11 @@ func newJudge(t *testing.T, file string) *judge {
 	j := &judge{factory: informers.NewSharedInformerFactory(client, 0), world: &upstreamWorld{}}
 	registry := plugins.NewInTreeRegistry()
 	j.framework, err = frameworkruntime.NewFramework(ctx, registry, profile,
-		frameworkruntime.WithClientSet(client), frameworkruntime.WithInformerFactory(j.factory), frameworkruntime.WithSnapshotSharedLister(j.world),
-		frameworkruntime.WithPodNominator(j.world), frameworkruntime.WithSharedDRAManager(noDevices{}), frameworkruntime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(j.factory.Storage().V1().CSINodes().Lister())), frameworkruntime.WithParallelism(1), frameworkruntime.WithLogger(klog.Background()))
+		frameworkruntime.WithClientSet(client), frameworkruntime.WithInformerFactory(j.factory),
+		frameworkruntime.WithSnapshotSharedLister(j.world),
+		frameworkruntime.WithPodNominator(j.world), frameworkruntime.WithSharedDRAManager(noDevices{}),
+		frameworkruntime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(j.factory.Storage().V1().CSINodes().Lister())),
+		frameworkruntime.WithParallelism(1), frameworkruntime.WithLogger(klog.Background()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +176,8 @@ type score struct{ raw, normalized int64 }
 
 func (j *judge) judge(t *testing.T, pod *corev1.Pod) verdict {
 	ctx, state := context.Background(), framework.NewCycleState()
-	v := verdict{map[string][]string{}, map[string]bool{}, map[string]map[string]score{}, map[string]int64{}, framework.NewDefaultNodeToStatus(), state}
+	v := verdict{map[string][]string{}, map[string]bool{}, map[string]map[string]score{}, map[string]int64{},
+		framework.NewDefaultNodeToStatus(), state}
 	infos, err := j.world.NodeInfos().List()
 	if err != nil {
 		t.Fatal(err)
@@ -250,7 +254,8 @@ func rank(candidates []preemption.Candidate, node string) string {
 			for _, p := range c.Victims().Pods {
 				sum += int64(*p.Spec.Priority) + math.MaxInt32 + 1
 			}
-			return fmt.Sprint(c.Victims().NumPDBViolations, *c.Victims().Pods[0].Spec.Priority, sum, len(c.Victims().Pods), util.GetEarliestPodStartTime(c.Victims()))
+			return fmt.Sprint(c.Victims().NumPDBViolations, *c.Victims().Pods[0].Spec.Priority, sum, len(c.Victims().Pods),
+				util.GetEarliestPodStartTime(c.Victims()))
 		}
 	}
 	return "none"

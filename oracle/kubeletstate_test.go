@@ -72,14 +72,16 @@ func (r random) cpus() idset.Set {
 func TestCPUCheckpoint(t *testing.T) {
 	for n := range checkpoints {
 		r := random{rand.New(rand.NewPCG(*hashSeed, uint64(n)))}
-		ours := kubeletstate.CPUs{Policy: r.of("none", "static"), Shared: r.cpus(), Exclusive: map[string]map[string]idset.Set{}}
+		ours := kubeletstate.CPUs{Policy: r.of("none", "static"), Shared: r.cpus(),
+			Exclusive: map[string]map[string]idset.Set{}}
 		r.pods(func(pod, container string) {
 			if ours.Exclusive[pod] == nil {
 				ours.Exclusive[pod] = map[string]idset.Set{}
 			}
 			ours.Exclusive[pod][container] = r.cpus()
 		})
-		theirs := &cpustate.CPUManagerCheckpointV2{Entries: map[string]map[string]string{}} // as upstream creates it before reading
+		// as upstream creates it before reading
+		theirs := &cpustate.CPUManagerCheckpointV2{Entries: map[string]map[string]string{}}
 		readUpstream(t, ours.Marshal(), theirs)
 		if theirs.PolicyName != ours.Policy || theirs.DefaultCPUSet != ours.Shared.String() ||
 			len(theirs.Entries) != len(ours.Exclusive) {

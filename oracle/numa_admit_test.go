@@ -51,7 +51,8 @@ func randomConfig(rng *rand.Rand, m machine.Machine) numa.Config {
 	}
 	// whole cores spread evenly over nodes. With half a core reserved, upstream may never return
 	if rng.IntN(8) == 0 {
-		c.CPU = numa.CPUConfig{Static: true, ReservedCount: m.CPUs.Len() / len(m.Cores), FullPCPUsOnly: true, DistributeNUMA: true}
+		c.CPU = numa.CPUConfig{Static: true, ReservedCount: m.CPUs.Len() / len(m.Cores), FullPCPUsOnly: true,
+			DistributeNUMA: true}
 	}
 	if rng.IntN(4) > 0 {
 		c.Memory = numa.MemoryConfig{Static: true, Reserved: map[machine.NUMAID]map[unit.Bytes]unit.Bytes{0: {0: unit.GiB}}}
@@ -99,7 +100,8 @@ func (h *history) step(i int) bool {
 	pod := bothPods(p.UID, p)
 	result := h.k.admit(pod)
 	offer, rejection := h.state.Offer(p, nil)
-	h.log = append(h.log, fmt.Sprintf("%s: %+v / %+v -> %s %s", p.UID, p.Init, p.Containers, result.Reason, result.Message))
+	h.log = append(h.log, fmt.Sprintf("%s: %+v / %+v -> %s %s", p.UID, p.Init, p.Containers, result.Reason,
+		result.Message))
 	if (rejection == nil) != result.Admit {
 		return h.fail("upstream %+v, ours %v %+v", result, rejection, offer)
 	}
@@ -180,9 +182,11 @@ func (h *history) fail(format string, args ...any) bool {
 		h.log = append(h.log, fmt.Sprintf("ours %s: %+v", a.Pod, a.Containers))
 	}
 	for id, n := range h.k.memoryState.GetMachineState() {
-		h.log = append(h.log, fmt.Sprintf("upstream node %d: %d assignments, group %v, free %v", id, n.NumberOfAssignments, n.Cells, n.MemoryMap["memory"].Free))
+		h.log = append(h.log, fmt.Sprintf("upstream node %d: %d assignments, group %v, free %v", id, n.NumberOfAssignments,
+			n.Cells, n.MemoryMap["memory"].Free))
 	}
-	h.t.Errorf("machine %s\nmemory %+v\nconfig %+v\n%s\n%s", show(h.m), h.m.NUMANodes, h.config, strings.Join(h.log, "\n"), fmt.Sprintf(format, args...))
+	h.t.Errorf("machine %s\nmemory %+v\nconfig %+v\n%s\n%s", show(h.m), h.m.NUMANodes, h.config, strings.Join(h.log, "\n"),
+		fmt.Sprintf(format, args...))
 	return false
 }
 
@@ -230,7 +234,8 @@ func (h *history) randomPod(uid string) numa.Pod {
 		}
 		c.Memory = []numa.MemoryRequest{{Bytes: memory}}
 		if rng.IntN(4) == 0 {
-			c.Memory = append(c.Memory, numa.MemoryRequest{PageSize: 2 * unit.MiB, Bytes: unit.Bytes(rng.IntN(6)) * 128 * unit.MiB})
+			c.Memory = append(c.Memory, numa.MemoryRequest{PageSize: 2 * unit.MiB,
+				Bytes: unit.Bytes(rng.IntN(6)) * 128 * unit.MiB})
 		}
 		return c
 	}

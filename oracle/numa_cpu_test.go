@@ -49,7 +49,8 @@ func TestChooseCPUs(t *testing.T) {
 	t.Logf("%d sets chosen, of them not upstream's: %v; %d requests refused", chosen.Load(), &unlike, refused.Load())
 }
 
-func chooseOnce(t *testing.T, rng *rand.Rand, m machine.Machine, config numa.Config, layout *numa.Layout, k *kubelet, unlike *unlike) bool {
+func chooseOnce(t *testing.T, rng *rand.Rand, m machine.Machine, config numa.Config, layout *numa.Layout, k *kubelet,
+	unlike *unlike) bool {
 	state := layout.NewState()
 	allocatable := k.cpu.GetAllocatableCPUs(k.cpuState)
 	var others []int
@@ -64,7 +65,8 @@ func chooseOnce(t *testing.T, rng *rand.Rand, m machine.Machine, config numa.Con
 		}
 	}
 	if others != nil {
-		if problems := state.Adopt(numa.Assignment{Pod: "others", Containers: []numa.Assigned{{Container: "c", CPUs: idset.Of(others...)}}}); problems != nil {
+		if problems := state.Adopt(numa.Assignment{Pod: "others", Containers: []numa.Assigned{{Container: "c",
+			CPUs: idset.Of(others...)}}}); problems != nil {
 			t.Errorf("reserved CPUs differ: upstream's are all but %v: %v", allocatable, problems)
 			return false
 		}
@@ -83,7 +85,8 @@ func chooseOnce(t *testing.T, rng *rand.Rand, m machine.Machine, config numa.Con
 		threads := m.CPUs.Len() / len(m.Cores)
 		n = max(threads, n/threads*threads)
 	}
-	p := numa.Pod{UID: "p", Guaranteed: true, Containers: []numa.Container{{Name: "c", CPU: unit.MilliCPU(n) * unit.CPU, Memory: []numa.MemoryRequest{{Bytes: unit.GiB}}}}}
+	p := numa.Pod{UID: "p", Guaranteed: true, Containers: []numa.Container{{Name: "c", CPU: unit.MilliCPU(n) * unit.CPU,
+		Memory: []numa.MemoryRequest{{Bytes: unit.GiB}}}}}
 	pod := bothPods("p", p)
 	err := k.cpu.Allocate(logr.Discard(), k.cpuState, pod, &pod.Spec.Containers[0])
 	offer, rejection := state.Offer(p, nil)
@@ -103,7 +106,8 @@ func chooseOnce(t *testing.T, rng *rand.Rand, m machine.Machine, config numa.Con
 		}
 	}
 	if got != want || (err == nil) != (rejection == nil) {
-		t.Errorf("%d CPUs of %+v\noptions %+v, taken %v\nours     %q %v\nupstream %q %v", n, show(m), config.CPU, cpuset.New(others...), got, rejection, want, err)
+		t.Errorf("%d CPUs of %+v\noptions %+v, taken %v\nours     %q %v\nupstream %q %v", n, show(m), config.CPU,
+			cpuset.New(others...), got, rejection, want, err)
 	}
 	return rejection == nil
 }

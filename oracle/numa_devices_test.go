@@ -55,7 +55,8 @@ func TestDevices(t *testing.T) {
 }
 
 //go:linkname newDeviceManager k8s.io/kubernetes/pkg/kubelet/cm/devicemanager.newManagerImpl
-func newDeviceManager(logger klog.Logger, socketPath string, topology []cadvisorapi.Node, affinity topologymanager.Store) (*devicemanager.ManagerImpl, error)
+func newDeviceManager(logger klog.Logger, socketPath string, topology []cadvisorapi.Node,
+	affinity topologymanager.Store) (*devicemanager.ManagerImpl, error)
 
 type deviceCase struct {
 	t       *testing.T
@@ -152,10 +153,12 @@ func (c *deviceCase) play() (admitted bool, same int) {
 	answers := numa.Answers{}
 	for offer.Question != nil {
 		q := offer.Question
-		answers[numa.Subject{Container: q.Container, Resource: q.Resource}] = c.plugin(q.Resource).prefer(q.Available, q.Included, q.Size)
+		answers[numa.Subject{Container: q.Container, Resource: q.Resource}] = c.plugin(q.Resource).prefer(q.Available,
+			q.Included, q.Size)
 		offer, rejection = c.state.Offer(p, answers)
 	}
-	if (rejection == nil) != result.Admit || rejection != nil && (rejection.Reason != result.Reason || len(c.plugins) == 1 && rejection.Upstream != result.Message) {
+	if (rejection == nil) != result.Admit || rejection != nil && (rejection.Reason != result.Reason ||
+		len(c.plugins) == 1 && rejection.Upstream != result.Message) {
 		c.fail(pod, "upstream %+v, ours %+v %+v", result, rejection, offer)
 		return false, 0
 	}
@@ -183,7 +186,8 @@ func (c *deviceCase) takeSome() {
 			}
 		}
 		if p.wish != nil {
-			others.Containers[0].Devices = append(others.Containers[0].Devices, numa.DeviceRequest{Resource: p.Resource, Count: len(p.wish)})
+			others.Containers[0].Devices = append(others.Containers[0].Devices, numa.DeviceRequest{Resource: p.Resource,
+				Count: len(p.wish)})
 			holding.Devices = append(holding.Devices, numa.Devices{Resource: p.Resource, IDs: p.wish})
 		}
 	}
@@ -263,7 +267,8 @@ func requests(containers []corev1.Container) string {
 func (c *deviceCase) randomPod() numa.Pod {
 	p := numa.Pod{UID: "p", Guaranteed: true}
 	container := func(name string) numa.Container {
-		out := numa.Container{Name: name, CPU: 1000 * unit.MilliCPU(1+c.rng.IntN(2)), Memory: []numa.MemoryRequest{{Bytes: 1 << 20}}}
+		out := numa.Container{Name: name, CPU: 1000 * unit.MilliCPU(1+c.rng.IntN(2)),
+			Memory: []numa.MemoryRequest{{Bytes: 1 << 20}}}
 		for _, plugin := range c.plugins {
 			if c.rng.IntN(4) > 0 {
 				out.Devices = append(out.Devices, numa.DeviceRequest{Resource: plugin.Resource, Count: c.rng.IntN(4)})
@@ -312,15 +317,18 @@ type pluginClient struct {
 	p *fakePlugin
 }
 
-func (c pluginClient) GetDevicePluginOptions(context.Context, *pluginapi.Empty, ...grpc.CallOption) (*pluginapi.DevicePluginOptions, error) {
+func (c pluginClient) GetDevicePluginOptions(context.Context, *pluginapi.Empty,
+	...grpc.CallOption) (*pluginapi.DevicePluginOptions, error) {
 	return &pluginapi.DevicePluginOptions{GetPreferredAllocationAvailable: c.p.Prefers}, nil
 }
 
-func (c pluginClient) Allocate(context.Context, *pluginapi.AllocateRequest, ...grpc.CallOption) (*pluginapi.AllocateResponse, error) {
+func (c pluginClient) Allocate(context.Context, *pluginapi.AllocateRequest,
+	...grpc.CallOption) (*pluginapi.AllocateResponse, error) {
 	return &pluginapi.AllocateResponse{ContainerResponses: []*pluginapi.ContainerAllocateResponse{{}}}, nil
 }
 
-func (c pluginClient) GetPreferredAllocation(_ context.Context, r *pluginapi.PreferredAllocationRequest, _ ...grpc.CallOption) (*pluginapi.PreferredAllocationResponse, error) {
+func (c pluginClient) GetPreferredAllocation(_ context.Context, r *pluginapi.PreferredAllocationRequest,
+	_ ...grpc.CallOption) (*pluginapi.PreferredAllocationResponse, error) {
 	q := r.ContainerRequests[0]
 	ids := c.p.prefer(q.AvailableDeviceIDs, q.MustIncludeDeviceIDs, int(q.AllocationSize))
 	return &pluginapi.PreferredAllocationResponse{ContainerResponses: []*pluginapi.ContainerPreferredAllocationResponse{{DeviceIDs: ids}}}, nil

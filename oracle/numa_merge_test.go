@@ -43,7 +43,8 @@ func TestMerge(t *testing.T) {
 			}
 			if !slices.Equal(places, want) || preferred != hint.Preferred || admitted != admit {
 				t.Errorf("%v closest %v, %d nodes, supplies %+v:\nours     %v preferred %v admitted %v\nupstream %v preferred %v admitted %v",
-					c.topology.Policy, c.topology.PreferClosest, c.nodes, c.supplies, places, preferred, admitted, want, hint.Preferred, admit)
+					c.topology.Policy, c.topology.PreferClosest, c.nodes, c.supplies, places, preferred, admitted, want,
+					hint.Preferred, admit)
 			}
 			if t.Failed() {
 				return

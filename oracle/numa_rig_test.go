@@ -74,7 +74,8 @@ func randomMachine(rng *rand.Rand, uneven bool) machine.Machine {
 	}
 	add := func(s *idset.Set, cpus []int) { *s = s.Union(idset.Of(cpus...)) }
 	for n := range nodes {
-		node := machine.NUMANode{ID: machine.NUMAID(n), Memory: unit.Bytes(4+rng.IntN(8)) * unit.GiB, Distances: map[machine.NUMAID]int{}}
+		node := machine.NUMANode{ID: machine.NUMAID(n), Memory: unit.Bytes(4+rng.IntN(8)) * unit.GiB,
+			Distances: map[machine.NUMAID]int{}}
 		for s := range socketsPerNode {
 			for c := range caches {
 				for k := range cores {
@@ -138,7 +139,8 @@ func cadvisorMachine(m machine.Machine) *cadvisorapi.MachineInfo {
 	for _, n := range m.NUMANodes {
 		node := cadvisorapi.Node{Id: int(n.ID), Memory: uint64(n.Memory)}
 		for size, count := range n.HugePages {
-			node.HugePages = append(node.HugePages, cadvisorapi.HugePagesInfo{PageSize: uint64(size / unit.KiB), NumPages: uint64(count)})
+			node.HugePages = append(node.HugePages, cadvisorapi.HugePagesInfo{PageSize: uint64(size / unit.KiB),
+				NumPages: uint64(count)})
 		}
 		for _, other := range m.NUMANodes {
 			node.Distances = append(node.Distances, uint64(n.Distances[other.ID]))
@@ -167,7 +169,8 @@ func cadvisorMachine(m machine.Machine) *cadvisorapi.MachineInfo {
 
 // randomCPUConfig generates options that are valid together.
 func randomCPUConfig(rng *rand.Rand, m machine.Machine) numa.CPUConfig {
-	c := numa.CPUConfig{Static: true, StrictReservation: rng.IntN(4) == 0, ReservedCount: 1 + rng.IntN(min(3, m.CPUs.Len()))}
+	c := numa.CPUConfig{Static: true, StrictReservation: rng.IntN(4) == 0, ReservedCount: 1 +
+		rng.IntN(min(3, m.CPUs.Len()))}
 	// upstream's rule does not determine which CPUs are reserved on an uneven machine
 	if rng.IntN(2) == 0 || !isEven(m) {
 		all := slices.Collect(m.CPUs.All())
@@ -194,8 +197,10 @@ func randomCPUConfig(rng *rand.Rand, m machine.Machine) numa.CPUConfig {
 func cpuOptions(c numa.CPUConfig) map[string]string {
 	out := map[string]string{}
 	for name, on := range map[string]bool{
-		"full-pcpus-only": c.FullPCPUsOnly, "strict-cpu-reservation": c.StrictReservation, "distribute-cpus-across-numa": c.DistributeNUMA,
-		"distribute-cpus-across-cores": c.DistributeCores, "align-by-socket": c.AlignBySocket, "prefer-align-cpus-by-uncorecache": c.PreferAlignByCache,
+		"full-pcpus-only": c.FullPCPUsOnly, "strict-cpu-reservation": c.StrictReservation,
+		"distribute-cpus-across-numa":  c.DistributeNUMA,
+		"distribute-cpus-across-cores": c.DistributeCores, "align-by-socket": c.AlignBySocket,
+		"prefer-align-cpus-by-uncorecache": c.PreferAlignByCache,
 	} {
 		if on {
 			out[name] = "true"
@@ -215,16 +220,19 @@ type kubelet struct {
 
 // newKubelet creates upstream's managers. first, if any, is asked for hints before the others, as the device manager
 // is.
-func newKubelet(m machine.Machine, c numa.Config, first ...func(topologymanager.Manager) (topologymanager.HintProvider, error)) (*kubelet, error) {
+func newKubelet(m machine.Machine, c numa.Config,
+	first ...func(topologymanager.Manager) (topologymanager.HintProvider, error)) (*kubelet, error) {
 	info := cadvisorMachine(m)
-	k := &kubelet{cpuState: cpustate.NewMemoryState(logr.Discard()), memoryState: memorystate.NewMemoryState(logr.Discard())}
+	k := &kubelet{cpuState: cpustate.NewMemoryState(logr.Discard()),
+		memoryState: memorystate.NewMemoryState(logr.Discard())}
 	scope := "container"
 	if c.Topology.PodScope {
 		scope = "pod"
 	}
 	options := map[string]string{"prefer-closest-numa-nodes": fmt.Sprint(c.Topology.PreferClosest)}
 	var err error
-	if k.topology, err = topologymanager.NewManager(info.Topology, c.Topology.Policy.String(), scope, options); err != nil {
+	if k.topology, err = topologymanager.NewManager(info.Topology, c.Topology.Policy.String(), scope,
+		options); err != nil {
 		return nil, err
 	}
 	for _, provider := range first {
@@ -239,7 +247,8 @@ func newKubelet(m machine.Machine, c numa.Config, first ...func(topologymanager.
 		if err != nil {
 			return nil, err
 		}
-		if k.cpu, err = cpumanager.NewStaticPolicy(logr.Discard(), topo, c.CPU.ReservedCount, cpuset.New(slices.Collect(c.CPU.Reserved.All())...), k.topology, cpuOptions(c.CPU)); err != nil {
+		if k.cpu, err = cpumanager.NewStaticPolicy(logr.Discard(), topo, c.CPU.ReservedCount,
+			cpuset.New(slices.Collect(c.CPU.Reserved.All())...), k.topology, cpuOptions(c.CPU)); err != nil {
 			return nil, err
 		}
 		if err := k.cpu.Start(logr.Discard(), k.cpuState); err != nil {
@@ -281,7 +290,8 @@ func (p cpuProvider) Allocate(pod *corev1.Pod, c *corev1.Container) error {
 
 type memoryProvider struct{ k *kubelet }
 
-func (p memoryProvider) GetTopologyHints(pod *corev1.Pod, c *corev1.Container) map[string][]topologymanager.TopologyHint {
+func (p memoryProvider) GetTopologyHints(pod *corev1.Pod,
+	c *corev1.Container) map[string][]topologymanager.TopologyHint {
 	return p.k.memory.GetTopologyHints(logr.Discard(), p.k.memoryState, pod, c)
 }
 func (p memoryProvider) GetPodTopologyHints(pod *corev1.Pod) map[string][]topologymanager.TopologyHint {

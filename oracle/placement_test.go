@@ -133,7 +133,8 @@ func comparePlacement(t *testing.T, j *judge, profile scheduler.Profile, seed ui
 			// upstream iterates over a map of extended resources
 			want, got := slices.Sorted(slices.Values(theirs.reasons[v.Node])), slices.Sorted(slices.Values(v.Reasons))
 			if !slices.Equal(got, want) || v.Final != theirs.final[v.Node] {
-				t.Fatalf("seed %d: pod %s on %s: ours %q final %v, upstream %q final %v\npod %+v", seed, pod.Name, v.Node, got, v.Final, want, theirs.final[v.Node], pod.Spec)
+				t.Fatalf("seed %d: pod %s on %s: ours %q final %v, upstream %q final %v\npod %+v", seed, pod.Name, v.Node, got,
+					v.Final, want, theirs.final[v.Node], pod.Spec)
 			}
 		}
 		for _, s := range placer.Scores(ours) {
@@ -147,12 +148,14 @@ func comparePlacement(t *testing.T, j *judge, profile scheduler.Profile, seed ui
 	}
 }
 
-func compareScores(t *testing.T, j *judge, seed uint64, pod *corev1.Pod, ours scheduler.NodeScore, theirs map[string]score, n *counts) {
+func compareScores(t *testing.T, j *judge, seed uint64, pod *corev1.Pod, ours scheduler.NodeScore,
+	theirs map[string]score, n *counts) {
 	for _, s := range j.scores {
 		n.scores++
 		got, want := ours.Plugins[s.plugin.Name()], theirs[s.plugin.Name()]
 		if got.Normalized != want.normalized || got.Raw != want.raw && got.Raw != -1 { // -1: not scored
-			t.Fatalf("seed %d: pod %s on %s: %s: ours %+v, upstream %+v\npod %+v", seed, pod.Name, ours.Node, s.plugin.Name(), got, want, pod.Spec)
+			t.Fatalf("seed %d: pod %s on %s: %s: ours %+v, upstream %+v\npod %+v", seed, pod.Name, ours.Node, s.plugin.Name(),
+				got, want, pod.Spec)
 		}
 	}
 }
@@ -173,7 +176,8 @@ func compareChoice(t *testing.T, placer *scheduler.Placer, seed uint64, ours sch
 		}
 		n.choices++
 		if best := slices.Max(slices.Collect(maps.Values(theirs.totals))); theirs.totals[d.Node] != best || d.Score != best {
-			t.Fatalf("seed %d: pod %s: ours %s with %d, upstream %v\nours %+v", seed, ours.Name, d.Node, d.Score, theirs.totals, ours)
+			t.Fatalf("seed %d: pod %s: ours %s with %d, upstream %v\nours %+v", seed, ours.Name, d.Node, d.Score, theirs.totals,
+				ours)
 		}
 	}
 }
@@ -183,13 +187,15 @@ func plain(r random, pod *corev1.Pod) {
 	if r.chance(4) {
 		return
 	}
-	pod.Spec = corev1.PodSpec{Priority: pod.Spec.Priority, Containers: []corev1.Container{{Name: "c", Image: "a"}}, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}
+	pod.Spec = corev1.PodSpec{Priority: pod.Spec.Priority, Containers: []corev1.Container{{Name: "c", Image: "a"}},
+		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}
 }
 
 // narrow replaces empty selectors of spread constraints: for them, upstream counts only nominated pods (README.md).
 func narrow(pod *corev1.Pod) {
 	for i := range pod.Spec.TopologySpreadConstraints {
-		if s := pod.Spec.TopologySpreadConstraints[i].LabelSelector; s != nil && len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
+		if s := pod.Spec.TopologySpreadConstraints[i].LabelSelector; s != nil && len(s.MatchLabels)+
+			len(s.MatchExpressions) == 0 {
 			s.MatchLabels = map[string]string{"app": "web"}
 		}
 	}
@@ -198,12 +204,14 @@ func narrow(pod *corev1.Pod) {
 // miscounts reports whether upstream would subtract a terminating pod from the count of a spread constraint, in which
 // the pod was never counted (README.md).
 func miscounts(c *cluster, pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, func(s corev1.TopologySpreadConstraint) bool { return s.WhenUnsatisfiable == corev1.DoNotSchedule }) &&
+	return slices.ContainsFunc(pod.Spec.TopologySpreadConstraints,
+		func(s corev1.TopologySpreadConstraint) bool { return s.WhenUnsatisfiable == corev1.DoNotSchedule }) &&
 		slices.ContainsFunc(c.bound, func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
 }
 
 // comparePreemption compares victims node by node, then the rank of the node that each side chooses.
-func comparePreemption(t *testing.T, j *judge, placer *scheduler.Placer, seed uint64, pod *corev1.Pod, theirs verdict, n *counts) {
+func comparePreemption(t *testing.T, j *judge, placer *scheduler.Placer, seed uint64, pod *corev1.Pod, theirs verdict,
+	n *counts) {
 	ctx := context.Background()
 	potential, err := theirs.status.NodesForStatusCode(j.world.NodeInfos(), fwk.Unschedulable)
 	if err != nil {
@@ -220,7 +228,8 @@ func comparePreemption(t *testing.T, j *judge, placer *scheduler.Placer, seed ui
 		}
 		return
 	}
-	candidates, _, err := j.preempts.Evaluator.DryRunPreemption(ctx, theirs.state, pod, potential, budgets, 0, int32(len(potential)+1))
+	candidates, _, err := j.preempts.Evaluator.DryRunPreemption(ctx, theirs.state, pod, potential, budgets, 0,
+		int32(len(potential)+1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,11 +252,13 @@ func comparePreemption(t *testing.T, j *judge, placer *scheduler.Placer, seed ui
 	if !maps.Equal(got, want) {
 		if c := dbg; c != nil && c.stores != nil {
 			for _, p := range slices.Concat(c.bound, c.nominated) {
-				t.Logf("%s prio %d on %s nominated %s ns %s vols %v", p.Name, *p.Spec.Priority, p.Spec.NodeName, p.Status.NominatedNodeName, p.Namespace, p.Spec.Volumes)
+				t.Logf("%s prio %d on %s nominated %s ns %s vols %v", p.Name, *p.Spec.Priority, p.Spec.NodeName,
+					p.Status.NominatedNodeName, p.Namespace, p.Spec.Volumes)
 			}
 			t.Logf("%s in %s; %v", pod.Name, pod.Namespace, placer.Verdicts(translate.SchedulerPod(pod)))
 		}
-		t.Fatalf("seed %d: pod %s (priority %d): victims: ours %v, upstream %v\npod %+v", seed, pod.Name, *pod.Spec.Priority, got, want, pod.Spec)
+		t.Fatalf("seed %d: pod %s (priority %d): victims: ours %v, upstream %v\npod %+v", seed, pod.Name, *pod.Spec.Priority,
+			got, want, pod.Spec)
 	}
 	n.bids += len(want)
 	if len(want) == 0 {
@@ -259,10 +270,12 @@ func comparePreemption(t *testing.T, j *judge, placer *scheduler.Placer, seed ui
 	d, ok := placer.Next(20e9)
 	placer.PodGone(21e9, scheduler.PodID(pod.UID))
 	if !ok || d.Preemption == nil {
-		t.Fatalf("seed %d: pod %s: decision %+v, upstream evicts %s on %s", seed, pod.Name, d, want[chosen.Name()], chosen.Name())
+		t.Fatalf("seed %d: pod %s: decision %+v, upstream evicts %s on %s", seed, pod.Name, d, want[chosen.Name()],
+			chosen.Name())
 	}
 	if d.Preemption.Node != chosen.Name() && rank(candidates, d.Preemption.Node) != rank(candidates, chosen.Name()) {
-		t.Fatalf("seed %d: pod %s: ours evicts on %s, upstream on %s: %v", seed, pod.Name, d.Preemption.Node, chosen.Name(), want)
+		t.Fatalf("seed %d: pod %s: ours evicts on %s, upstream on %s: %v", seed, pod.Name, d.Preemption.Node, chosen.Name(),
+			want)
 	}
 }
 

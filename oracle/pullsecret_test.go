@@ -55,7 +55,8 @@ func TestPullSecretSums(t *testing.T) {
 		var want, got []string
 		found, _ := theirs.Lookup(image)
 		for _, c := range found {
-			want = append(want, fmt.Sprint(c.Source.Secret.UID, c.Source.Secret.Namespace, c.Source.Secret.Name, c.AuthConfigHash))
+			want = append(want, fmt.Sprint(c.Source.Secret.UID, c.Source.Secret.Namespace, c.Source.Secret.Name,
+				c.AuthConfigHash))
 		}
 		for _, c := range ours.For(image) {
 			got = append(got, fmt.Sprint(c.Secret.UID, c.Secret.Namespace, c.Secret.Name, c.Secret.Sum))

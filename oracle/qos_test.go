@@ -82,8 +82,10 @@ func judgeValues(t *testing.T, n int, random *rand.Rand, pod *corev1.Pod, p qos.
 		reservation = kubeletconfig.TieredReservationMemoryReservationPolicy
 	}
 	want := cm.ResourceConfigForPod(pod, enforce, uint64(period.Microseconds()), protect, reservation)
-	got := qos.PodValues(p, qos.Policy{CFSQuota: enforce, CFSPeriod: period, Memory: qos.MemoryPolicy{On: protect, Tiered: tiered}})
-	for file, ours := range map[string]unit.Amount[unit.Bytes]{cm.Cgroup2MemoryMin: got.MemoryMin, cm.Cgroup2MemoryLow: got.MemoryLow} {
+	got := qos.PodValues(p, qos.Policy{CFSQuota: enforce, CFSPeriod: period, Memory: qos.MemoryPolicy{On: protect,
+		Tiered: tiered}})
+	for file, ours := range map[string]unit.Amount[unit.Bytes]{cm.Cgroup2MemoryMin: got.MemoryMin,
+		cm.Cgroup2MemoryLow: got.MemoryLow} {
 		text := ""
 		if bytes, ok := ours.Get(); ok {
 			text = fmt.Sprint(int64(bytes))

@@ -35,10 +35,12 @@ func (r random) node(i int) *corev1.Node {
 	}
 	n.Spec.Unschedulable = r.chance(8)
 	for r.chance(3) {
-		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: r.of("k", "l", "node.kubernetes.io/unschedulable"), Value: r.of("", "v"), Effect: corev1.TaintEffect(r.of("NoSchedule", "PreferNoSchedule", "NoExecute"))})
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: r.of("k", "l", "node.kubernetes.io/unschedulable"),
+			Value: r.of("", "v"), Effect: corev1.TaintEffect(r.of("NoSchedule", "PreferNoSchedule", "NoExecute"))})
 	}
 	n.Status.Allocatable = corev1.ResourceList{
-		"cpu": resource.MustParse(r.of("0", "1", "1500m", "4", "16")), "memory": resource.MustParse(r.of("1Gi", "2000M", "8Gi")),
+		"cpu": resource.MustParse(r.of("0", "1", "1500m", "4", "16")), "memory": resource.MustParse(r.of("1Gi", "2000M",
+			"8Gi")),
 		"pods": resource.MustParse(r.of("2", "10", "110")), "ephemeral-storage": resource.MustParse(r.of("1Gi", "10Gi")),
 	}
 	if r.chance(3) {
@@ -49,7 +51,8 @@ func (r random) node(i int) *corev1.Node {
 	}
 	for r.chance(2) {
 		name := r.of("a", "b", "c")
-		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{name + ":latest", "reg.example:5000/" + name + ":latest"}, SizeBytes: sizes[name]})
+		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{name + ":latest",
+			"reg.example:5000/" + name + ":latest"}, SizeBytes: sizes[name]})
 	}
 	if r.chance(2) {
 		n.Status.DeclaredFeatures = []string{"RestartAllContainersOnContainerExits"}
@@ -68,7 +71,8 @@ func (r random) requests() corev1.ResourceList {
 		amounts []string
 	}{
 		{"cpu", 2, []string{"0", "100m", "700m", "3"}}, {"memory", 2, []string{"0", "100Mi", "900Mi", "1500M"}},
-		{"ephemeral-storage", 4, []string{"1Gi", "3Gi"}}, {"example.com/gpu", 4, []string{"1", "2"}}, {"hugepages-2Mi", 4, []string{"4Mi", "128Mi"}},
+		{"ephemeral-storage", 4, []string{"1Gi", "3Gi"}}, {"example.com/gpu", 4, []string{"1", "2"}}, {"hugepages-2Mi", 4,
+			[]string{"4Mi", "128Mi"}},
 	} {
 		if r.chance(x.oneIn) {
 			list[x.name] = resource.MustParse(r.of(x.amounts...))
@@ -78,15 +82,18 @@ func (r random) requests() corev1.ResourceList {
 }
 
 func (r random) container(name string) corev1.Container {
-	c := corev1.Container{Name: name, Image: r.of("a", "b:latest", "c:1", "reg.example:5000/c"), Resources: corev1.ResourceRequirements{Requests: r.requests()}}
+	c := corev1.Container{Name: name, Image: r.of("a", "b:latest", "c:1", "reg.example:5000/c"),
+		Resources: corev1.ResourceRequirements{Requests: r.requests()}}
 	for r.chance(5) {
-		c.Ports = append(c.Ports, corev1.ContainerPort{HostPort: int32(r.IntN(3)), HostIP: r.of("", "0.0.0.0", "10.0.0.1", "10.0.0.2"), Protocol: corev1.Protocol(r.of("", "TCP", "UDP"))})
+		c.Ports = append(c.Ports, corev1.ContainerPort{HostPort: int32(r.IntN(3)), HostIP: r.of("", "0.0.0.0", "10.0.0.1",
+			"10.0.0.2"), Protocol: corev1.Protocol(r.of("", "TCP", "UDP"))})
 	}
 	return c
 }
 
 func (r random) pod(name string) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: r.of("x", "y"), Name: name, UID: types.UID(name), Labels: r.labels()}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: r.of("x", "y"), Name: name, UID: types.UID(name),
+		Labels: r.labels()}}
 	priority := int32(r.IntN(4) * 10)
 	p.Spec.Priority = &priority
 	started := metav1.NewTime(time.Unix(int64(1700000000+r.IntN(1<<20)), 0))
@@ -106,14 +113,16 @@ func (r random) pod(name string) *corev1.Pod {
 		p.Spec.Overhead = corev1.ResourceList{"cpu": resource.MustParse("50m"), "memory": resource.MustParse("30Mi")}
 	}
 	if r.chance(6) {
-		p.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse(r.of("1", "2"))}}
+		p.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse(r.of("1",
+			"2"))}}
 		if r.chance(2) {
 			p.Spec.Resources.Requests["memory"] = resource.MustParse("1Gi")
 		}
 	}
 	for r.chance(3) {
 		p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{
-			Key: r.of("k", "l", "node.kubernetes.io/unschedulable", ""), Operator: corev1.TolerationOperator(r.of("", "Equal", "Exists", "Gt")),
+			Key: r.of("k", "l", "node.kubernetes.io/unschedulable", ""), Operator: corev1.TolerationOperator(r.of("", "Equal",
+				"Exists", "Gt")),
 			Value: r.of("", "v"), Effect: corev1.TaintEffect(r.of("", "NoSchedule", "PreferNoSchedule", "NoExecute")),
 		})
 	}
@@ -133,7 +142,8 @@ func (r random) pod(name string) *corev1.Pod {
 		never := corev1.ContainerRestartPolicyNever
 		p.Spec.Containers[0].RestartPolicy = &never
 		p.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{{
-			Action: corev1.ContainerRestartRuleActionRestartAllContainers, ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: "In", Values: []int32{42}},
+			Action:    corev1.ContainerRestartRuleActionRestartAllContainers,
+			ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: "In", Values: []int32{42}},
 		}}
 	}
 	return p
@@ -148,7 +158,8 @@ func (r random) affinity() *corev1.NodeAffinity {
 		}
 	}
 	for range r.IntN(3) {
-		a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution, corev1.PreferredSchedulingTerm{Weight: int32(r.IntN(100)), Preference: r.term(false)})
+		a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution,
+			corev1.PreferredSchedulingTerm{Weight: int32(r.IntN(100)), Preference: r.term(false)})
 	}
 	return a
 }
@@ -158,7 +169,8 @@ func (r random) affinity() *corev1.NodeAffinity {
 func (r random) term(broken bool) corev1.NodeSelectorTerm {
 	var t corev1.NodeSelectorTerm
 	for range r.IntN(3) {
-		q := corev1.NodeSelectorRequirement{Key: r.of("zone", "disk", "gen", "none"), Operator: corev1.NodeSelectorOperator(r.of("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"))}
+		q := corev1.NodeSelectorRequirement{Key: r.of("zone", "disk", "gen", "none"),
+			Operator: corev1.NodeSelectorOperator(r.of("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"))}
 		switch q.Operator {
 		case "In", "NotIn":
 			q.Values = []string{r.of("a", "b", "1", "7"), r.of("a", "12")}
@@ -175,7 +187,8 @@ func (r random) term(broken bool) corev1.NodeSelectorTerm {
 	}
 	if r.chance(4) {
 		for range 1 + r.IntN(2) {
-			q := corev1.NodeSelectorRequirement{Key: "metadata.name", Operator: corev1.NodeSelectorOperator(r.of("In", "In", "NotIn")), Values: []string{fmt.Sprint("n", r.IntN(4))}}
+			q := corev1.NodeSelectorRequirement{Key: "metadata.name", Operator: corev1.NodeSelectorOperator(r.of("In", "In",
+				"NotIn")), Values: []string{fmt.Sprint("n", r.IntN(4))}}
 			if broken && r.chance(8) {
 				q.Values = append(q.Values, "n1")
 			}
@@ -263,7 +276,8 @@ func (r random) around(p *corev1.Pod) {
 		together.RequiredDuringSchedulingIgnoredDuringExecution = append(together.RequiredDuringSchedulingIgnoredDuringExecution, r.podTerm())
 	}
 	for r.chance(4) {
-		apart.RequiredDuringSchedulingIgnoredDuringExecution = append(apart.RequiredDuringSchedulingIgnoredDuringExecution, r.podTerm())
+		apart.RequiredDuringSchedulingIgnoredDuringExecution = append(apart.RequiredDuringSchedulingIgnoredDuringExecution,
+			r.podTerm())
 	}
 	for r.chance(3) {
 		together.PreferredDuringSchedulingIgnoredDuringExecution = append(together.PreferredDuringSchedulingIgnoredDuringExecution,

@@ -34,16 +34,19 @@ func (r random) stores(c *cluster) *stores {
 	s := &stores{}
 	mode := func(m storagev1.VolumeBindingMode) *storagev1.VolumeBindingMode { return &m }
 	for _, k := range []struct{ name, provisioner string }{
-		{"now", "csi.example.com"}, {"wait", "csi.example.com"}, {"local", "kubernetes.io/no-provisioner"}, {"old", ebs}, {"space", "space.example.com"},
+		{"now", "csi.example.com"}, {"wait", "csi.example.com"}, {"local", "kubernetes.io/no-provisioner"}, {"old",
+			ebs}, {"space", "space.example.com"},
 	} {
-		class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: k.name}, Provisioner: k.provisioner, VolumeBindingMode: mode(storagev1.VolumeBindingWaitForFirstConsumer)}
+		class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: k.name}, Provisioner: k.provisioner,
+			VolumeBindingMode: mode(storagev1.VolumeBindingWaitForFirstConsumer)}
 		if k.name == "now" {
 			class.VolumeBindingMode = mode(storagev1.VolumeBindingImmediate)
 		}
 		for r.chance(3) {
 			t := corev1.TopologySelectorTerm{}
 			for r.chance(2) {
-				t.MatchLabelExpressions = append(t.MatchLabelExpressions, corev1.TopologySelectorLabelRequirement{Key: r.of("zone", "disk", "topology.kubernetes.io/zone"), Values: []string{r.of("a", "b", "z1"), r.of("1", "z2")}})
+				t.MatchLabelExpressions = append(t.MatchLabelExpressions, corev1.TopologySelectorLabelRequirement{Key: r.of("zone",
+					"disk", "topology.kubernetes.io/zone"), Values: []string{r.of("a", "b", "z1"), r.of("1", "z2")}})
 			}
 			class.AllowedTopologies = append(class.AllowedTopologies, t)
 		}
@@ -62,7 +65,8 @@ func (r random) stores(c *cluster) *stores {
 		}
 	}
 	for i := range r.IntN(4) {
-		k := &storagev1.CSIStorageCapacity{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: fmt.Sprint("k", i)}, StorageClassName: r.of("space", "wait")}
+		k := &storagev1.CSIStorageCapacity{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: fmt.Sprint("k", i)},
+			StorageClassName: r.of("space", "wait")}
 		if !r.chance(5) {
 			k.NodeTopology = r.selectNodes()
 		}
@@ -119,7 +123,8 @@ func (r random) selectNodes() *metav1.LabelSelector {
 	case 0:
 		return &metav1.LabelSelector{}
 	case 1:
-		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "zone", Operator: metav1.LabelSelectorOperator(r.of("Exists", "DoesNotExist"))}}}
+		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "zone",
+			Operator: metav1.LabelSelectorOperator(r.of("Exists", "DoesNotExist"))}}}
 	}
 	return &metav1.LabelSelector{MatchLabels: map[string]string{r.of("zone", "disk"): r.of("a", "b")}}
 }
@@ -147,7 +152,8 @@ func (r random) volume(i int, c *cluster) *corev1.PersistentVolume {
 		v.DeletionTimestamp = &now
 	}
 	for r.chance(3) {
-		v.Labels[r.of("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/region", "tier")] = r.of("z1", "z2", "z1__z2", "z1____z3", " z3 ", "")
+		v.Labels[r.of("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone",
+			"topology.kubernetes.io/region", "tier")] = r.of("z1", "z2", "z1__z2", "z1____z3", " z3 ", "")
 	}
 	if r.chance(2) {
 		v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{}
@@ -156,7 +162,8 @@ func (r random) volume(i int, c *cluster) *corev1.PersistentVolume {
 			for range 1 + r.IntN(2) {
 				t := r.term(true)
 				if r.chance(2) {
-					t = corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kubernetes.io/hostname", Operator: "In", Values: []string{c.nodes[r.IntN(len(c.nodes))].Name, "n0"}}}}
+					t = corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kubernetes.io/hostname",
+						Operator: "In", Values: []string{c.nodes[r.IntN(len(c.nodes))].Name, "n0"}}}}
 				}
 				v.Spec.NodeAffinity.Required.NodeSelectorTerms = append(v.Spec.NodeAffinity.Required.NodeSelectorTerms, t)
 			}
@@ -171,7 +178,8 @@ func (r random) volume(i int, c *cluster) *corev1.PersistentVolume {
 			v.Labels["topology.kubernetes.io/zone"] = "z1"
 		}
 	default:
-		v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: r.of("csi.example.com", "space.example.com", "ebs.csi.aws.com"), VolumeHandle: fmt.Sprint("vol-", r.IntN(8))}
+		v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: r.of("csi.example.com", "space.example.com",
+			"ebs.csi.aws.com"), VolumeHandle: fmt.Sprint("vol-", r.IntN(8))}
 	}
 	return v
 }
@@ -188,15 +196,18 @@ func (r random) modes() []corev1.PersistentVolumeAccessMode {
 }
 
 func (r random) claim(namespace, name string, s *stores) *corev1.PersistentVolumeClaim {
-	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + "/" + name), Annotations: map[string]string{}}}
+	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+		UID: types.UID(namespace + "/" + name), Annotations: map[string]string{}}}
 	class := r.of("now", "wait", "local", "local", "wait", "old", "space", "none", "")
 	c.Spec.StorageClassName = &class
 	if r.chance(8) {
 		c.Annotations[corev1.BetaStorageClassAnnotation] = r.of("wait", "local")
 	}
-	c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.PersistentVolumeAccessMode(r.of("ReadWriteOnce", "ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"))}
+	c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.PersistentVolumeAccessMode(r.of("ReadWriteOnce",
+		"ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"))}
 	if !r.chance(10) {
-		c.Spec.Resources.Requests = corev1.ResourceList{"storage": resource.MustParse(r.of("1Gi", "1100Mi", "2Gi", "4Gi", "1"))}
+		c.Spec.Resources.Requests = corev1.ResourceList{"storage": resource.MustParse(r.of("1Gi", "1100Mi", "2Gi", "4Gi",
+			"1"))}
 	}
 	if r.chance(8) {
 		block := corev1.PersistentVolumeBlock
@@ -207,7 +218,8 @@ func (r random) claim(namespace, name string, s *stores) *corev1.PersistentVolum
 		c.Spec.VolumeAttributesClassName = &gold
 	}
 	if r.chance(6) {
-		c.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "tier", Operator: metav1.LabelSelectorOperator(r.of("Exists", "DoesNotExist"))}}}
+		c.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "tier",
+			Operator: metav1.LabelSelectorOperator(r.of("Exists", "DoesNotExist"))}}}
 	}
 	c.Status.Phase = corev1.ClaimPending
 	v := s.volumes[r.IntN(len(s.volumes))]
@@ -219,7 +231,8 @@ func (r random) claim(namespace, name string, s *stores) *corev1.PersistentVolum
 			v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: namespace, Name: name, UID: c.UID}
 		}
 	case 5: // reserved for it
-		v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: namespace, Name: name, UID: types.UID(r.of("", string(c.UID), "another"))}
+		v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: namespace, Name: name,
+			UID: types.UID(r.of("", string(c.UID), "another"))}
 	case 6:
 		c.Annotations["volume.kubernetes.io/selected-node"] = r.of("n0", "n1", "n2")
 	}
@@ -242,19 +255,23 @@ func (r random) claim(namespace, name string, s *stores) *corev1.PersistentVolum
 // mount gives a pod volumes: claims, some of which do not exist; generic ephemeral volumes; disks.
 func (r random) mount(pod *corev1.Pod, s *stores) {
 	add := func(source corev1.VolumeSource) {
-		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fmt.Sprint("v", len(pod.Spec.Volumes)), VolumeSource: source})
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fmt.Sprint("v", len(pod.Spec.Volumes)),
+			VolumeSource: source})
 	}
 	for range 1 + r.IntN(3) {
 		switch r.IntN(10) {
 		case 0:
-			add(corev1.VolumeSource{GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{PDName: r.of("a", "b"), ReadOnly: r.chance(2)}})
+			add(corev1.VolumeSource{GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{PDName: r.of("a", "b"),
+				ReadOnly: r.chance(2)}})
 		case 1:
-			add(corev1.VolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: r.of("vol-1", "vol-2"), ReadOnly: r.chance(2)}})
+			add(corev1.VolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: r.of("vol-1",
+				"vol-2"), ReadOnly: r.chance(2)}})
 		case 2:
 			if r.chance(2) {
 				add(corev1.VolumeSource{ISCSI: &corev1.ISCSIVolumeSource{IQN: r.of("a", "b"), ReadOnly: r.chance(2)}})
 			} else {
-				add(corev1.VolumeSource{RBD: &corev1.RBDVolumeSource{CephMonitors: []string{r.of("m1", "m2"), "m3"}[:1+r.IntN(2)], RBDPool: "p", RBDImage: r.of("i", "j"), ReadOnly: r.chance(2)}})
+				add(corev1.VolumeSource{RBD: &corev1.RBDVolumeSource{CephMonitors: []string{r.of("m1", "m2"), "m3"}[:1+r.IntN(2)],
+					RBDPool: "p", RBDImage: r.of("i", "j"), ReadOnly: r.chance(2)}})
 			}
 		case 3:
 			add(corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}})
@@ -285,7 +302,8 @@ func (r random) own(pod *corev1.Pod, s *stores) {
 	if pod.Spec.NodeName == "" && pod.Status.NominatedNodeName == "" && r.chance(6) {
 		owner = "another"
 	}
-	c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: owner, Controller: &yes}}
+	c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: owner,
+		Controller: &yes}}
 	s.claims = append(s.claims, c)
 }
 

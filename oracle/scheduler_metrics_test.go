@@ -38,7 +38,8 @@ func upstreamMetrics(t *testing.T) (all []metric) {
 		t.Fatal(err)
 	}
 	one := regexp.MustCompile(`(?s)Name:\s+"([a-z_]+)".*?\n\s*\},?\s*(?:\[\]string\{([^}]*)\})?`)
-	for prefix, path := range map[string]string{"scheduler_": "pkg/scheduler/metrics/metrics.go", "scheduler_volume_": "pkg/scheduler/framework/plugins/volumebinding/metrics/metrics.go"} {
+	for prefix, path := range map[string]string{"scheduler_": "pkg/scheduler/metrics/metrics.go",
+		"scheduler_volume_": "pkg/scheduler/framework/plugins/volumebinding/metrics/metrics.go"} {
 		text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), path))
 		if err != nil {
 			t.Fatal(err)
@@ -88,7 +89,8 @@ func TestSchedulerMetrics(t *testing.T) {
 		}
 	}
 	for name := range ours {
-		if strings.HasPrefix(name, "scheduler_") && !slices.ContainsFunc(upstream, func(m metric) bool { return m.name == name }) {
+		if strings.HasPrefix(name, "scheduler_") && !slices.ContainsFunc(upstream,
+			func(m metric) bool { return m.name == name }) {
 			t.Errorf("%s: upstream has none", name)
 		}
 	}
@@ -130,7 +132,8 @@ func TestPodResourceMetrics(t *testing.T) {
 		slices.Sort(all)
 		return all
 	}
-	ours, upstream := lines(&scheduler.PodResources{Client: client}), lines(resources.Handler(corelisters.NewPodLister(indexer)))
+	ours, upstream := lines(&scheduler.PodResources{Client: client}),
+		lines(resources.Handler(corelisters.NewPodLister(indexer)))
 	if len(upstream) < 300 {
 		t.Fatalf("only %d lines of upstream's", len(upstream))
 	}

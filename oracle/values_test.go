@@ -34,8 +34,9 @@ import (
 )
 
 var (
-	valuesCases = flag.Int("values.cases", 20_000, "random pods whose containers' values are judged, and random nodes whose tiers' values are")
-	valuesSeed  = flag.Uint64("values.seed", 1, "seed of the random pods and nodes")
+	valuesCases = flag.Int("values.cases", 20_000,
+		"random pods whose containers' values are judged, and random nodes whose tiers' values are")
+	valuesSeed = flag.Uint64("values.seed", 1, "seed of the random pods and nodes")
 )
 
 // upstreamUnified is upstream's own variable: whether this machine has cgroup v2 only.
@@ -44,7 +45,8 @@ var (
 var upstreamUnified bool
 
 //go:linkname upstreamResources k8s.io/kubernetes/pkg/kubelet/kuberuntime.(*kubeGenericRuntimeManager).generateLinuxContainerResources
-func upstreamResources(manager unsafe.Pointer, ctx context.Context, pod *corev1.Pod, c *corev1.Container, memoryQoS bool) *runtimeapi.LinuxContainerResources
+func upstreamResources(manager unsafe.Pointer, ctx context.Context, pod *corev1.Pod, c *corev1.Container,
+	memoryQoS bool) *runtimeapi.LinuxContainerResources
 
 // believeUnified makes upstream use cgroup v2, or v1, until the test ends.
 func believeUnified(t *testing.T, unified bool) {
@@ -72,7 +74,8 @@ func drawValues(random *rand.Rand) valuesCase {
 	c := valuesCase{
 		memory: 1 + random.Int64N(1<<(20+random.IntN(26))), factor: pick(random, 0.9, 1, 0.5, 0.1, random.Float64()),
 		behavior: pick(random, "LimitedSwap", "LimitedSwap", "NoSwap", ""), tiered: random.IntN(2) == 0,
-		quota: random.IntN(5) > 0, period: pick(random, 100*time.Millisecond, 5*time.Millisecond), accounted: random.IntN(8) > 0,
+		quota: random.IntN(5) > 0, period: pick(random, 100*time.Millisecond,
+			5*time.Millisecond), accounted: random.IntN(8) > 0,
 	}
 	c.swap = pick(random, 0, c.memory, random.Int64N(1<<(20+random.IntN(26))))
 	c.allocatable = pick(random, 0, c.memory, random.Int64N(c.memory+1))
@@ -82,8 +85,10 @@ func drawValues(random *rand.Rand) valuesCase {
 func (c valuesCase) policy(unified, memoryQoS bool) qos.Policy {
 	return qos.Policy{
 		CFSQuota: c.quota, CFSPeriod: c.period,
-		Memory: qos.MemoryPolicy{On: memoryQoS, Tiered: c.tiered, Factor: c.factor, NoLimit: unit.Bytes(c.allocatable), PageSize: unit.Bytes(os.Getpagesize())},
-		Swap:   qos.SwapPolicy{Accounted: c.accounted, Unified: unified, Limited: c.behavior == "LimitedSwap", Machine: unit.Bytes(c.memory), Total: unit.Bytes(c.swap)},
+		Memory: qos.MemoryPolicy{On: memoryQoS, Tiered: c.tiered, Factor: c.factor, NoLimit: unit.Bytes(c.allocatable),
+			PageSize: unit.Bytes(os.Getpagesize())},
+		Swap: qos.SwapPolicy{Accounted: c.accounted, Unified: unified, Limited: c.behavior == "LimitedSwap",
+			Machine: unit.Bytes(c.memory), Total: unit.Bytes(c.swap)},
 	}
 }
 
@@ -97,10 +102,13 @@ func (c valuesCase) reservation() kubeletconfig.MemoryReservationPolicy {
 // runtimeManager is upstream's, used only for the values of containers.
 func runtimeManager(t *testing.T) kuberuntime.KubeGenericRuntime {
 	t.Helper()
-	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.KubeletEnsureSecretPulledImages, false)
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate,
+		features.KubeletEnsureSecretPulledImages, false)
 	together := true
-	m, _, err := kuberuntime.NewKubeGenericRuntimeManager(t.Context(), nil, nil, nil, nil, t.TempDir(), "", &cadvisorapi.MachineInfo{}, nil, 0, nil, nil, nil, nil, true, nil, 0, 0, "", nil, "", "",
-		&together, true, metav1.Duration{}, critesting.NewFakeRuntimeService(), critesting.NewFakeImageService(), cm.NewFakeContainerManager(), nil, nil, false, "", nil, 0, "",
+	m, _, err := kuberuntime.NewKubeGenericRuntimeManager(t.Context(), nil, nil, nil, nil, t.TempDir(), "",
+		&cadvisorapi.MachineInfo{}, nil, 0, nil, nil, nil, nil, true, nil, 0, 0, "", nil, "", "",
+		&together, true, metav1.Duration{}, critesting.NewFakeRuntimeService(), critesting.NewFakeImageService(),
+		cm.NewFakeContainerManager(), nil, nil, false, "", nil, 0, "",
 		nil, noop.NewTracerProvider(), nil, nil, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +131,8 @@ func TestContainerValues(t *testing.T) {
 					pod.Annotations = map[string]string{"kubernetes.io/config.source": "file"} // a static pod
 				}
 				memoryQoS := unified && random.IntN(2) == 0
-				setField(manager, "machineInfo", &cadvisorapi.MachineInfo{MemoryCapacity: uint64(c.memory), SwapCapacity: uint64(c.swap)})
+				setField(manager, "machineInfo", &cadvisorapi.MachineInfo{MemoryCapacity: uint64(c.memory),
+					SwapCapacity: uint64(c.swap)})
 				setField(manager, "memorySwapBehavior", c.behavior)
 				setField(manager, "memoryThrottlingFactor", c.factor)
 				setField(manager, "memoryReservationPolicy", c.reservation())
@@ -184,7 +193,8 @@ func differ(ours qos.Values, want *runtimeapi.LinuxContainerResources) string {
 	case quota.Microseconds() != want.CpuQuota || ours.CPUPeriod.Microseconds() != want.CpuPeriod:
 		return fmt.Sprintf("quota %v of %v, want %d of %d microseconds", quota, ours.CPUPeriod, want.CpuQuota, want.CpuPeriod)
 	case int64(memory) != want.MemoryLimitInBytes || int64(swap) != want.MemorySwapLimitInBytes:
-		return fmt.Sprintf("memory %d, with swap %d, want %d and %d", memory, swap, want.MemoryLimitInBytes, want.MemorySwapLimitInBytes)
+		return fmt.Sprintf("memory %d, with swap %d, want %d and %d", memory, swap, want.MemoryLimitInBytes,
+			want.MemorySwapLimitInBytes)
 	case !maps.Equal(unified, wantUnified):
 		return fmt.Sprintf("%v, want %v", unified, wantUnified)
 	}
@@ -206,10 +216,12 @@ func (w tierWrites) Update(_ logr.Logger, c *cm.CgroupConfig) error {
 // kubelet's manager of these cgroups: weights, qosReserved, memory protection.
 func TestTierValues(t *testing.T) {
 	believeUnified(t, true)
-	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, featuregatetesting.FeatureOverrides{features.MemoryQoS: true, features.QOSReserved: true})
+	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate,
+		featuregatetesting.FeatureOverrides{features.MemoryQoS: true, features.QOSReserved: true})
 	random := rand.New(rand.NewPCG(*valuesSeed, 1))
 	root := cm.NewCgroupName(cm.RootCgroupName, "kubepods")
-	info := cm.QOSContainersInfo{Guaranteed: root, Burstable: cm.NewCgroupName(root, "burstable"), BestEffort: cm.NewCgroupName(root, "besteffort")}
+	info := cm.QOSContainersInfo{Guaranteed: root, Burstable: cm.NewCgroupName(root, "burstable"),
+		BestEffort: cm.NewCgroupName(root, "besteffort")}
 	for n := range *valuesCases {
 		c := drawValues(random)
 		var pods []*corev1.Pod
@@ -253,7 +265,8 @@ func TestTierValues(t *testing.T) {
 
 func tierDiffers(ours qos.Values, want *cm.ResourceConfig) string {
 	unified := map[string]string{}
-	for file, bytes := range map[string]unit.Amount[unit.Bytes]{cm.Cgroup2MemoryMin: ours.MemoryMin, cm.Cgroup2MemoryLow: ours.MemoryLow} {
+	for file, bytes := range map[string]unit.Amount[unit.Bytes]{cm.Cgroup2MemoryMin: ours.MemoryMin,
+		cm.Cgroup2MemoryLow: ours.MemoryLow} {
 		if b, ok := bytes.Get(); ok {
 			unified[file] = fmt.Sprint(int64(b))
 		}

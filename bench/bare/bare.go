@@ -168,10 +168,11 @@ func follow(ctx context.Context, c *kube.Client, client kubernetes.Interface, o 
 	_, nodes := c.Informer(kube.Nodes, kube.Selection{Keep: names}, cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) { w.node(obj.(metav1.Object).GetName()) },
 	})
-	_, pods := gathering.Informer(kube.Pods, kube.Selection{Namespace: o.Namespace, Fields: unbound}, cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { w.pod(obj.(*corev1.Pod)) },
-		UpdateFunc: func(_, obj any) { w.pod(obj.(*corev1.Pod)) },
-	})
+	_, pods := gathering.Informer(kube.Pods, kube.Selection{Namespace: o.Namespace, Fields: unbound},
+		cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(obj any) { w.pod(obj.(*corev1.Pod)) },
+			UpdateFunc: func(_, obj any) { w.pod(obj.(*corev1.Pod)) },
+		})
 	go nodes.RunWithContext(ctx)
 	if !cache.WaitForCacheSync(ctx.Done(), nodes.HasSynced) {
 		return nil

@@ -22,13 +22,16 @@ func lines(c config) (out []record.Line) {
 			group = "Pods spread over zones (hard, maxSkew 5)"
 		}
 		out = append(out,
-			record.Line{Name: "rate_" + s, Title: "binds per second", Unit: "1/s", Bar: record.Bar{RatioMin: barUpstream}, Group: group},
+			record.Line{Name: "rate_" + s, Title: "binds per second", Unit: "1/s", Bar: record.Bar{RatioMin: barUpstream},
+				Group: group},
 			record.Line{Name: "share_" + s, Title: "share of the bare loop's rate", Bar: record.Bar{Min: barBare}, Group: group},
 			record.Line{Name: "bare_" + s, Title: "the bare loop's rate (under ours)", Unit: "1/s", Group: group},
 			record.Line{Name: "idle_" + s, Title: "of the machine idle meanwhile", Unit: "cores", Group: group},
-			record.Line{Name: "stolen_" + s, Title: "of the machine given to others by its hypervisor", Unit: "cores", Group: group},
+			record.Line{Name: "stolen_" + s, Title: "of the machine given to others by its hypervisor", Unit: "cores",
+				Group: group},
 			record.Line{Name: "all_" + s, Title: "from the start of the program to the last bind", Unit: "s", Group: group},
-			record.Line{Name: "cpu_" + s, Title: "scheduler, CPU per pod, until all Events are written", Unit: "ms", Group: group},
+			record.Line{Name: "cpu_" + s, Title: "scheduler, CPU per pod, until all Events are written", Unit: "ms",
+				Group: group},
 			record.Line{Name: "cpu_bound_" + s, Title: "of it until the last bind", Unit: "ms", Group: group},
 			record.Line{Name: "events_" + s, Title: "Events per pod", Group: group},
 			record.Line{Name: "drain_" + s, Title: "from the last bind until all Events are written", Unit: "s", Group: group},
@@ -36,7 +39,8 @@ func lines(c config) (out []record.Line) {
 			record.Line{Name: "of_" + apiServer + "_" + s, Title: "of it kube-apiserver", Unit: "ms", Group: group},
 			record.Line{Name: "of_etcd_" + s, Title: "of it etcd", Unit: "ms", Group: group})
 		if c.controllers {
-			out = append(out, record.Line{Name: "of_kube-controller-manager_" + s, Title: "of it kube-controller-manager", Unit: "ms", Group: group})
+			out = append(out, record.Line{Name: "of_kube-controller-manager_" + s, Title: "of it kube-controller-manager",
+				Unit: "ms", Group: group})
 		}
 		out = append(out,
 			record.Line{Name: "rss_" + s, Title: "scheduler, resident memory at the end", Unit: "MiB", Group: group},
@@ -44,7 +48,8 @@ func lines(c config) (out []record.Line) {
 		)
 	}
 	if c.limited > 0 {
-		out = append(out, record.Line{Name: "rate_limited", Title: "upstream with its default limit of 50 requests/s", Unit: "1/s", Group: "To compare"})
+		out = append(out, record.Line{Name: "rate_limited", Title: "upstream with its default limit of 50 requests/s",
+			Unit: "1/s", Group: "To compare"})
 	}
 	return out
 }
@@ -62,8 +67,9 @@ func newReport(ctx context.Context, c config) *record.Report {
 		control += fmt.Sprintf("; all of `plimsoll up --gc-percent %d`", c.gcPercent)
 	}
 	return &record.Report{
-		Title: "Schedulers side by side, end to end", Program: "binds", Ours: ours, Theirs: upstream, Lines: lines(c), Rounds: c.rounds,
-		Args: os.Args[1:], Began: time.Now(), Machine: facts,
+		Title: "Schedulers side by side, end to end", Program: "binds", Ours: ours, Theirs: upstream, Lines: lines(c),
+		Rounds: c.rounds,
+		Args:   os.Args[1:], Began: time.Now(), Machine: facts,
 		Notes: []string{
 			fmt.Sprintf("%d pods wait on %d nodes in %d zones", c.pods, c.nodes, c.zones),
 			control,
@@ -103,10 +109,12 @@ func noise(measurements []*record.Measurement) (warnings []string) {
 	for _, m := range measurements {
 		for _, s := range []string{basic, spread} {
 			if cores := m.Values["others_"+s]; cores > othersMax {
-				warnings = append(warnings, fmt.Sprintf("%s, round %d, %s: others used %.2f cores of this machine", m.Side, m.Round, s, cores))
+				warnings = append(warnings, fmt.Sprintf("%s, round %d, %s: others used %.2f cores of this machine", m.Side, m.Round,
+					s, cores))
 			}
 			if cores := m.Values["stolen_"+s]; cores > othersMax {
-				warnings = append(warnings, fmt.Sprintf("%s, round %d, %s: the hypervisor gave %.2f cores to others", m.Side, m.Round, s, cores))
+				warnings = append(warnings, fmt.Sprintf("%s, round %d, %s: the hypervisor gave %.2f cores to others", m.Side,
+					m.Round, s, cores))
 			}
 		}
 	}

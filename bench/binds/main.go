@@ -135,7 +135,10 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 			record.Progress("state and logs are kept in %s", c.dir)
 		}
 	}()
-	sides := slices.DeleteFunc([]string{upstream, bareLoop, ours}, func(side string) bool { return c.only != "" && c.only != side })
+	sides := slices.DeleteFunc([]string{upstream, bareLoop, ours}, func(side string) bool {
+		return c.only != "" &&
+			c.only != side
+	})
 	if err := report.Play(ctx, c.out, sides, func(ctx context.Context, m *record.Measurement) error {
 		if err := r.renew(ctx); err != nil {
 			return err
@@ -150,7 +153,8 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 	}); err != nil {
 		return false, err
 	}
-	if first := slices.IndexFunc(report.Measurements, func(m *record.Measurement) bool { return m.Side == upstream }); c.limited > 0 && first >= 0 {
+	if first := slices.IndexFunc(report.Measurements,
+		func(m *record.Measurement) bool { return m.Side == upstream }); c.limited > 0 && first >= 0 {
 		if err := r.measure(ctx, report.Measurements[first], basic, c.limited, true); err != nil {
 			report.Fail(err)
 		}

@@ -91,7 +91,8 @@ func (w *waiting) see(obj any, waits bool) {
 }
 
 // await waits until count pods wait, and returns the times. It fails when check returns an error.
-func (w *waiting) await(ctx context.Context, count int, limit time.Duration, check func() error) (first, last time.Time, err error) {
+func (w *waiting) await(ctx context.Context, count int, limit time.Duration,
+	check func() error) (first, last time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tick := time.NewTicker(time.Second)
@@ -145,12 +146,14 @@ func (r *rig) up(ctx context.Context) error {
 	if r.client, err = kubernetes.NewForConfig(config); err != nil {
 		return err
 	}
-	if _, err := r.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
+	if _, err := r.client.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	// Pods need a service account. If kube-controller-manager runs, it may exist already.
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
-	if _, err := r.client.CoreV1().ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+	if _, err := r.client.CoreV1().ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil &&
+		!apierrors.IsAlreadyExists(err) {
 		return err
 	}
 	began := time.Now()
@@ -204,28 +207,34 @@ func (r *rig) up(ctx context.Context) error {
 // controller runs.
 func (r *rig) makeNode(ctx context.Context, i int) error {
 	capacity := corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourceMemory: resource.MustParse("256Gi"), corev1.ResourcePods: resource.MustParse("110"),
+		corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourceMemory: resource.MustParse("256Gi"),
+		corev1.ResourcePods: resource.MustParse("110"),
 	}
 	name := fmt.Sprintf("node-%05d", i)
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-			corev1.LabelHostname: name, corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", i%r.zones), corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+			corev1.LabelHostname: name, corev1.LabelTopologyZone: fmt.Sprintf("zone-%d",
+				i%r.zones), corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
 		}},
-		Status: corev1.NodeStatus{Capacity: capacity, Allocatable: capacity, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+		Status: corev1.NodeStatus{Capacity: capacity, Allocatable: capacity,
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
 	}
 	if _, err := r.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	_, err := r.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"taints":null}}`), metav1.PatchOptions{})
+	_, err := r.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"taints":null}}`),
+		metav1.PatchOptions{})
 	return err
 }
 
 func podOf(scenario string, i int) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%05d", scenario, i), Labels: map[string]string{"app": scenario}},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "pause", Image: "registry.k8s.io/pause:3.10", Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("100Mi")},
-		}}}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "pause", Image: "registry.k8s.io/pause:3.10",
+			Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"),
+					corev1.ResourceMemory: resource.MustParse("100Mi")},
+			}}}},
 	}
 	if scenario == spread {
 		pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
@@ -383,7 +392,8 @@ func (r *rig) clear(ctx context.Context) error {
 	}
 	now := int64(0)
 	return parallel(len(list.Items), func(i int) error {
-		err := r.client.CoreV1().Pods(namespace).Delete(ctx, list.Items[i].Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+		err := r.client.CoreV1().Pods(namespace).Delete(ctx, list.Items[i].Name,
+			metav1.DeleteOptions{GracePeriodSeconds: &now})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}

@@ -27,7 +27,8 @@ type outcome struct {
 func (o outcome) clean() bool { return o.reason == "Evicted" && o.others == 0 }
 
 func (o outcome) String() string {
-	return fmt.Sprintf("%s, %.1f ms after crossing, others lost %d", o.reason, float64(o.killed.Microseconds())/1000, o.others)
+	return fmt.Sprintf("%s, %.1f ms after crossing, others lost %d", o.reason, float64(o.killed.Microseconds())/1000,
+		o.others)
 }
 
 // grow runs one growing pod to its end.
@@ -211,7 +212,8 @@ func (r *rig) lost(ctx context.Context) (n int, err error) {
 		}
 		n++
 		zero := int64(0)
-		if err := r.client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &zero}); err != nil {
+		if err := r.client.CoreV1().Pods(namespace).Delete(ctx, name,
+			metav1.DeleteOptions{GracePeriodSeconds: &zero}); err != nil {
 			return n, err
 		}
 		again := pod.DeepCopy()

@@ -67,7 +67,8 @@ func parseFlags(args []string) (config, error) {
 		c.sides = slices.DeleteFunc(c.sides, func(s string) bool { return s != *only })
 	}
 	if len(c.sides) == 0 || c.runs < 1 || c.kubeletRuns < 1 {
-		return c, fmt.Errorf("--only %q, --runs %d, --kubelet-runs %d: want kubelet or plimsoll, and at least 1", *only, c.runs, c.kubeletRuns)
+		return c, fmt.Errorf("--only %q, --runs %d, --kubelet-runs %d: want kubelet or plimsoll, and at least 1", *only,
+			c.runs, c.kubeletRuns)
 	}
 	return c, nil
 }
@@ -98,14 +99,18 @@ func lines(rates []string) []record.Line {
 		{Name: "cores", Title: "CPU of the whole agent", Unit: "cores", Group: crowd},
 		{Name: "cache_evictions", Title: "evictions", Unit: "pods", Group: cache},
 		{Name: "cache_used", Title: "memory in use as upstream counts, at most", Unit: "MiB", Group: cache},
-		{Name: "cache_spared", Title: "share of runs without an eviction (ours: memory signal available)", Bar: record.Bar{Min: barAll}, Group: cache},
-		{Name: "soft_p50", Title: "hard threshold crossed to killed, p50", Unit: "s", Bar: record.Bar{Max: barP50}, Group: soft},
-		{Name: "soft_max", Title: "hard threshold crossed to killed, longest", Unit: "s", Bar: record.Bar{Max: barP99}, Group: soft},
+		{Name: "cache_spared", Title: "share of runs without an eviction (ours: memory signal available)",
+			Bar: record.Bar{Min: barAll}, Group: cache},
+		{Name: "soft_p50", Title: "hard threshold crossed to killed, p50", Unit: "s", Bar: record.Bar{Max: barP50},
+			Group: soft},
+		{Name: "soft_max", Title: "hard threshold crossed to killed, longest", Unit: "s", Bar: record.Bar{Max: barP99},
+			Group: soft},
 	}
 	for _, rate := range rates {
 		group := rate + "/s"
 		out = append(out,
-			record.Line{Name: "clean_" + rate, Title: "share of runs that were clean", Bar: record.Bar{Min: barAll}, Group: group},
+			record.Line{Name: "clean_" + rate, Title: "share of runs that were clean", Bar: record.Bar{Min: barAll},
+				Group: group},
 			record.Line{Name: "p50_" + rate, Title: "crossed to killed, p50", Unit: "s", Group: group},
 			record.Line{Name: "max_" + rate, Title: "crossed to killed, longest", Unit: "s", Group: group},
 		)
@@ -126,7 +131,8 @@ func run(ctx context.Context, c config) (bool, error) {
 		c.dir = dir
 	}
 	r := &record.Report{
-		Title: "Evictions side by side", Program: "evict", Ours: plimsoll, Theirs: kubelet, Lines: lines(c.rates), Rounds: 1, Args: os.Args[1:], Began: time.Now(),
+		Title: "Evictions side by side", Program: "evict", Ours: plimsoll, Theirs: kubelet, Lines: lines(c.rates), Rounds: 1,
+		Args: os.Args[1:], Began: time.Now(),
 		Machine: append(record.Machine(ctx), record.Fact{Name: "plimsoll", Value: record.Output(ctx, c.plimsoll, "version")}),
 		Notes:   []string{fmt.Sprintf("%d runs a rate under plimsoll agent, %d under the kubelet; 1 GiB for all pods, threshold 100Mi", c.runs, c.kubeletRuns)},
 	}

@@ -96,7 +96,8 @@ func (r *rig) empty(ctx context.Context, prefix string) error {
 			}
 			left++
 			if pod.DeletionTimestamp == nil {
-				err = errors.Join(err, r.client.CoreV1().Pods(namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &grace}))
+				err = errors.Join(err, r.client.CoreV1().Pods(namespace).Delete(ctx, pod.Name,
+					metav1.DeleteOptions{GracePeriodSeconds: &grace}))
 			}
 		}
 		if left > 0 {
@@ -165,7 +166,8 @@ func (r *rig) cached(ctx context.Context, m *record.Measurement, runs int) error
 		if evictions += lost; lost == 0 {
 			spared++
 		}
-		record.Progress("%s: page cache: %d MiB in use as upstream counts, %d pods lost, the reader is %s %s", r.side, used>>20, lost, pod.Status.Phase, pod.Status.Reason)
+		record.Progress("%s: page cache: %d MiB in use as upstream counts, %d pods lost, the reader is %s %s", r.side,
+			used>>20, lost, pod.Status.Phase, pod.Status.Reason)
 		if err := errors.Join(r.empty(ctx, "reader-"), r.settle(ctx)); err != nil {
 			return err
 		}

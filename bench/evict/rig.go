@@ -85,8 +85,10 @@ func (r *rig) up(ctx context.Context) error {
 	if err := os.WriteFile(file, []byte(text+r.more), 0o600); err != nil {
 		return err
 	}
-	args := []string{"up", "--detach", "--instance", r.instance(), "--state-dir", r.state(), "--node-name", nodeName, "--pod-cidr", "10.87.0.0/16",
-		"--service-cidr", "10.98.0.0/16", "--agent-config", file, "--timeout", "3m", "--without", "kube-proxy,coredns,metrics-server,csi"}
+	args := []string{"up", "--detach", "--instance", r.instance(), "--state-dir", r.state(), "--node-name", nodeName,
+		"--pod-cidr", "10.87.0.0/16",
+		"--service-cidr", "10.98.0.0/16", "--agent-config", file, "--timeout", "3m", "--without",
+		"kube-proxy,coredns,metrics-server,csi"}
 	for i, flag := range []string{"apiserver-port", "controller-manager-port", "agent-port", "agent-health-port"} {
 		args = append(args, "--"+flag, strconv.Itoa(r.portBase+i))
 	}
@@ -131,7 +133,8 @@ func (r *rig) wrap() (string, error) {
 		return "", err
 	}
 	file := filepath.Join(r.dir, r.name+"-agent")
-	return file, os.WriteFile(file, fmt.Appendf(nil, "#!/bin/sh\nexec %s agent %s \"$@\"\n", ours, strings.Join(r.flags, " ")), 0o700)
+	return file, os.WriteFile(file, fmt.Appendf(nil, "#!/bin/sh\nexec %s agent %s \"$@\"\n", ours, strings.Join(r.flags,
+		" ")), 0o700)
 }
 
 func (r *rig) down(ctx context.Context) error {
@@ -181,7 +184,8 @@ func podNamed(name string, args ...string) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: &zero,
-			Containers: []corev1.Container{{Name: "c", Image: "plimsoll.dev/workload:1", ImagePullPolicy: corev1.PullIfNotPresent, Args: args}},
+			Containers: []corev1.Container{{Name: "c", Image: "plimsoll.dev/workload:1",
+				ImagePullPolicy: corev1.PullIfNotPresent, Args: args}},
 		},
 	}
 }

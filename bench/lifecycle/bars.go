@@ -32,17 +32,20 @@ func lines(c config) []record.Line {
 		{Name: "cores_control", Title: "control plane, CPU", Unit: "cores", Group: steady},
 		{Name: "cores_others", Title: "others on this machine, CPU", Unit: "cores", Group: steady},
 		{Name: "p50_unknown", Title: "Unknown after the grace period, p50", Unit: "s", Group: some},
-		{Name: "p99_unknown", Title: "Unknown after the grace period, p99", Unit: "s", Bar: record.Bar{Max: barUnknown}, Group: some},
+		{Name: "p99_unknown", Title: "Unknown after the grace period, p99", Unit: "s", Bar: record.Bar{Max: barUnknown},
+			Group: some},
 		{Name: "first_unknown", Title: "Unknown after the grace period, soonest", Unit: "s", Group: some},
 		{Name: "p99_taint", Title: "NoSchedule after the grace period, p99", Unit: "s", Group: some},
 		{Name: "zone_unknown", Title: "all Unknown, after the last grace period", Unit: "s", Group: zone},
-		{Name: "zone_all", Title: "all Unknown and NoSchedule, after the last grace period", Unit: "s", Bar: record.Bar{RatioMax: barZone}, Group: zone},
+		{Name: "zone_all", Title: "all Unknown and NoSchedule, after the last grace period", Unit: "s",
+			Bar: record.Bar{RatioMax: barZone}, Group: zone},
 		{Name: "zone_since_death", Title: "the same, since they died", Unit: "s", Group: zone},
 		{Name: "heal", Title: "all Ready and untainted, after their return", Unit: "s", Group: "All return"},
 		{Name: "peak", Title: "controller, highest resident memory of the round", Unit: "MiB", Group: "All return"},
 	}
 	if c.sim {
-		out = append(out, record.Line{Name: "sim", Title: "50,000 nodes, one day, zones fail: `plimsoll sim --day`", Unit: "s", Bar: record.Bar{Max: barSim}, Group: "Virtual time"})
+		out = append(out, record.Line{Name: "sim", Title: "50,000 nodes, one day, zones fail: `plimsoll sim --day`",
+			Unit: "s", Bar: record.Bar{Max: barSim}, Group: "Virtual time"})
 	}
 	return out
 }
@@ -54,19 +57,23 @@ func newReport(ctx context.Context, c config) *record.Report {
 		record.Fact{Name: "upstream", Value: record.Output(ctx, c.controlplane, "kube-controller-manager", "--version")})
 	if c.load {
 		return &record.Report{
-			Title: "The effect of node lifecycle controllers on another client", Program: "lifecycle", Ours: ours, Theirs: upstream, Lines: loadLines(c), Rounds: c.rounds,
+			Title: "The effect of node lifecycle controllers on another client", Program: "lifecycle", Ours: ours,
+			Theirs: upstream, Lines: loadLines(c), Rounds: c.rounds,
 			Args: os.Args[1:], Began: time.Now(), Machine: facts,
 			Notes: []string{
 				fmt.Sprintf("%d nodes in %d zones, all of which die; grace %s for all", c.nodes, c.zones, c.grace),
 				fmt.Sprintf("another client: %d requests a second, of four two GETs, a LIST of %d objects and a PATCH, counted from when each was due", c.rate, otherObjects),
-				fmt.Sprintf("at rest for %s; a controller that has not marked all %s after their grace is cut off", c.steady, c.markLimit),
+				fmt.Sprintf("at rest for %s; a controller that has not marked all %s after their grace is cut off", c.steady,
+					c.markLimit),
 			},
 		}
 	}
 	return &record.Report{
-		Title: "Node lifecycle controllers side by side", Program: "lifecycle", Ours: ours, Theirs: upstream, Lines: lines(c), Rounds: c.rounds,
-		Args: os.Args[1:], Began: time.Now(), Machine: facts,
-		Notes: []string{fmt.Sprintf("%d nodes in %d zones; grace %s for both; steady window %s in %d of the rounds", c.nodes, c.zones, c.grace, c.steady, min(c.steadyRounds, c.rounds))},
+		Title: "Node lifecycle controllers side by side", Program: "lifecycle", Ours: ours, Theirs: upstream, Lines: lines(c),
+		Rounds: c.rounds,
+		Args:   os.Args[1:], Began: time.Now(), Machine: facts,
+		Notes: []string{fmt.Sprintf("%d nodes in %d zones; grace %s for both; steady window %s in %d of the rounds", c.nodes,
+			c.zones, c.grace, c.steady, min(c.steadyRounds, c.rounds))},
 	}
 }
 

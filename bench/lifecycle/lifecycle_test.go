@@ -30,7 +30,8 @@ func TestFlags(t *testing.T) {
 func TestSee(t *testing.T) {
 	n := &nodes{by: map[string]*nodeSeen{}, wake: make(chan struct{}, 1)}
 	show := func(ready corev1.ConditionStatus, taints ...corev1.Taint) *nodeSeen {
-		node := &corev1.Node{Spec: corev1.NodeSpec{Taints: taints}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
+		node := &corev1.Node{Spec: corev1.NodeSpec{Taints: taints},
+			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
 		node.Name = "n"
 		n.see(node)
 		return n.by["n"]
@@ -41,7 +42,8 @@ func TestSee(t *testing.T) {
 	}
 	first := show(corev1.ConditionUnknown).unknownAt
 	s := show(corev1.ConditionUnknown, unreachable)
-	if s.unknownAt != first || s.taintedAt.Before(first) || n.well() || n.wronged(nil) != 1 || n.wronged([]string{"n"}) != 0 {
+	if s.unknownAt != first || s.taintedAt.Before(first) || n.well() || n.wronged(nil) != 1 ||
+		n.wronged([]string{"n"}) != 0 {
 		t.Errorf("silent: %+v", s)
 	}
 	if show(corev1.ConditionTrue, unreachable); n.well() {
@@ -93,7 +95,8 @@ func TestFelt(t *testing.T) {
 	}
 	m := record.NewMeasurement(ours, 1)
 	felt(m, all, []span{{name: spanRest, from: at(0), to: at(50)}, {name: spanMarks, from: at(50), to: at(90)}})
-	for name, want := range map[string]float64{"p99_rest": 10, "p99_marks": 30, "times_marks": 3, "failed_marks": 1, "failed_rest": 0} {
+	for name, want := range map[string]float64{"p99_rest": 10, "p99_marks": 30, "times_marks": 3, "failed_marks": 1,
+		"failed_rest": 0} {
 		if m.Values[name] != want {
 			t.Errorf("%s: %v, want %v", name, m.Values[name], want)
 		}

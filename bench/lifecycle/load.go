@@ -45,10 +45,12 @@ func loadLines(c config) (out []record.Line) {
 	marks := fmt.Sprintf("%d nodes die at once", c.nodes)
 	out = append(out,
 		record.Line{Name: "marked", Title: "nodes marked: Unknown and NoSchedule", Group: marks},
-		record.Line{Name: "mark_seconds", Title: "from the end of the last grace period to the last mark", Unit: "s", Group: marks},
+		record.Line{Name: "mark_seconds", Title: "from the end of the last grace period to the last mark", Unit: "s",
+			Group: marks},
 		record.Line{Name: "mark_rate", Title: "nodes marked per second", Unit: "1/s", Group: marks},
 		record.Line{Name: "busiest", Title: "changes of nodes in the busiest second", Unit: "1/s", Group: marks},
-		record.Line{Name: "heal_seconds", Title: "from the last return to the removal of the last taint", Unit: "s", Group: marks},
+		record.Line{Name: "heal_seconds", Title: "from the last return to the removal of the last taint", Unit: "s",
+			Group: marks},
 		record.Line{Name: "cores_controller", Title: "controller, CPU while it marks", Unit: "cores", Group: marks},
 		record.Line{Name: "cores_control", Title: "control plane, CPU meanwhile", Unit: "cores", Group: marks},
 		record.Line{Name: "cores_others", Title: "others on this machine, CPU meanwhile", Unit: "cores", Group: marks})
@@ -64,8 +66,10 @@ func loadLines(c config) (out []record.Line) {
 		out = append(out, record.Line{Name: "failed_" + name, Title: "failed", Group: group})
 		switch name {
 		case spanMarks:
-			out = append(out, record.Line{Name: "times_" + name, Title: "p99, times its value at rest", Bar: record.Bar{Max: barOthers}, Group: group})
-		case spanHeal: // no bar: thousands of nodes write their own status and leases meanwhile, which no controller can limit
+			out = append(out, record.Line{Name: "times_" + name, Title: "p99, times its value at rest",
+				Bar: record.Bar{Max: barOthers}, Group: group})
+		// no bar: thousands of nodes write their own status and leases meanwhile, which no controller can limit
+		case spanHeal:
 			out = append(out, record.Line{Name: "times_" + name, Title: "p99, times its value at rest", Group: group})
 		}
 	}
@@ -79,7 +83,8 @@ func (p *rig) otherClient(m *record.Measurement) (process *plane.Process, out st
 		return nil, "", err
 	}
 	name := filepath.Join(p.dir, fmt.Sprintf("other-%s-%d", m.Side, m.Round))
-	process, err = plane.Start(name+".log", self, otherCommand, "--kubeconfig", p.plane.Kubeconfig(), "--out", name+".txt", "--rate", strconv.Itoa(p.rate))
+	process, err = plane.Start(name+".log", self, otherCommand, "--kubeconfig", p.plane.Kubeconfig(), "--out", name+".txt",
+		"--rate", strconv.Itoa(p.rate))
 	return process, name + ".txt", err
 }
 
@@ -177,7 +182,10 @@ func (p *rig) allDie(ctx context.Context, m *record.Measurement, c *plane.Proces
 		return nil, err
 	}
 	isMarked := func(s *nodeSeen) bool { return s.ready == corev1.ConditionUnknown && s.tainted }
-	if err := p.nodes.await(ctx, time.Until(last)+p.markLimit, "be marked", func(n *nodes) bool { return n.all(dead, isMarked) }); err != nil {
+	if err := p.nodes.await(ctx, time.Until(last)+p.markLimit, "be marked", func(n *nodes) bool {
+		return n.all(dead,
+			isMarked)
+	}); err != nil {
 		if ctx.Err() != nil {
 			return nil, err
 		}
@@ -191,7 +199,8 @@ func (p *rig) allDie(ctx context.Context, m *record.Measurement, c *plane.Proces
 	wall := end.Sub(first).Seconds()
 	m.Put("cores_controller", (after["controller"]-before["controller"])/wall, 1)
 	m.Put("cores_control", (after["control"]-before["control"])/wall, 1)
-	m.Put("cores_others", (after["machine"]-before["machine"]-(after["controller"]-before["controller"])-(after["fleet"]-before["fleet"])-(after["control"]-before["control"])-(after["harness"]-before["harness"]))/wall, 1)
+	m.Put("cores_others",
+		(after["machine"]-before["machine"]-(after["controller"]-before["controller"])-(after["fleet"]-before["fleet"])-(after["control"]-before["control"])-(after["harness"]-before["harness"]))/wall, 1)
 	spans = append(spans, span{name: spanMarks, from: first, to: end})
 	marked, lastMark := p.nodes.marked(dead, isMarked)
 	m.Put("marked", float64(marked), 1)
@@ -200,7 +209,8 @@ func (p *rig) allDie(ctx context.Context, m *record.Measurement, c *plane.Proces
 	}
 	m.Put("mark_rate", float64(marked)/lastMark.Sub(first).Seconds(), marked)
 	m.Put("busiest", float64(p.nodes.busiestSecond()), 1)
-	record.Progress("%s: %d of %d nodes marked in %.1f s; busiest second %d", m.Side, marked, len(dead), lastMark.Sub(first).Seconds(), p.nodes.busiestSecond())
+	record.Progress("%s: %d of %d nodes marked in %.1f s; busiest second %d", m.Side, marked, len(dead),
+		lastMark.Sub(first).Seconds(), p.nodes.busiestSecond())
 	if marked < len(dead) {
 		return spans, nil // waiting for their return would take as long again
 	}
@@ -244,6 +254,7 @@ func felt(m *record.Measurement, all []asked, spans []span) {
 		if s.name == spanMarks || s.name == spanHeal {
 			m.Put("times_"+s.name, m.Values["p99_"+s.name]/m.Values["p99_"+spanRest], n)
 		}
-		record.Progress("%s: another client, %s: %d requests in %.1f s, p50 %.1f ms, p99 %.1f ms, longest %.0f ms", m.Side, s.name, n, s.to.Sub(s.from).Seconds(), m.Values["p50_"+s.name], m.Values["p99_"+s.name], m.Values["max_"+s.name])
+		record.Progress("%s: another client, %s: %d requests in %.1f s, p50 %.1f ms, p99 %.1f ms, longest %.0f ms", m.Side,
+			s.name, n, s.to.Sub(s.from).Seconds(), m.Values["p50_"+s.name], m.Values["p99_"+s.name], m.Values["max_"+s.name])
 	}
 }

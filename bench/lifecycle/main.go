@@ -73,8 +73,9 @@ func parseFlags(args []string) (config, error) {
 	f.DurationVar(&c.grace, "grace", 30*time.Second, "node-monitor-grace-period of both controllers (upstream's default, "+
 		"50s, gives the same numbers, later)")
 	f.DurationVar(&c.steady, "steady", 45*time.Second, "length of the window in which all nodes send heartbeats")
-	f.DurationVar(&c.settle, "settle", 15*time.Second, "wait after the start of a controller, and after its last Event about "+
-		"a registered node")
+	f.DurationVar(&c.settle, "settle", 15*time.Second,
+		"wait after the start of a controller, and after its last Event about "+
+			"a registered node")
 	f.StringVar(&c.plimsoll, "plimsoll", "../bin/plimsoll", "our program")
 	f.StringVar(&c.controlplane, "controlplane", "", "upstream's programs (default: plimsoll-controlplane beside ours)")
 	f.StringVar(&c.dir, "dir", "", "directory for all state (default: a new one below the system's temporary directory)")
@@ -82,12 +83,14 @@ func parseFlags(args []string) (config, error) {
 	f.StringVar(&c.only, "only", "", "measure one controller: plimsoll or upstream")
 	f.IntVar(&c.port, "port", 28660, "port of the API server")
 	f.BoolVar(&c.sim, "sim", true, "play the simulator's day too")
-	f.BoolVar(&c.load, "load", false, "measure only the latency of another client of the API server while all nodes die and "+
-		"return")
+	f.BoolVar(&c.load, "load", false,
+		"measure only the latency of another client of the API server while all nodes die and "+
+			"return")
 	f.StringVar(&c.before, "before", "", "with --load: an earlier build of our program, to compare with; empty: none")
 	f.IntVar(&c.rate, "rate", 50, "with --load: requests a second of the other client")
-	f.DurationVar(&c.markLimit, "mark-limit", 2*time.Minute, "with --load: stop a controller that has not marked all nodes "+
-		"this long after their grace period")
+	f.DurationVar(&c.markLimit, "mark-limit", 2*time.Minute,
+		"with --load: stop a controller that has not marked all nodes "+
+			"this long after their grace period")
 	f.BoolVar(&c.keep, "keep", false, "keep the state directory (logs)")
 	if err := f.Parse(args); err != nil {
 		return c, err

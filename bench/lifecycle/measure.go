@@ -28,8 +28,10 @@ func (p *rig) controller(side string, round int) (*plane.Process, error) {
 	if program := map[string]string{ours: p.plimsoll, earlier: p.before}[side]; program != "" {
 		return plane.Start(log, program, "lifecycle", "--kubeconfig", p.plane.Kubeconfig(), "--leader-elect=false", grace)
 	}
-	return plane.Start(log, p.controlplane, "kube-controller-manager", "--controllers=node-lifecycle-controller,taint-eviction-controller",
-		"--kubeconfig="+p.plane.Kubeconfig(), "--authentication-kubeconfig="+p.plane.Kubeconfig(), "--authorization-kubeconfig="+p.plane.Kubeconfig(),
+	return plane.Start(log, p.controlplane, "kube-controller-manager",
+		"--controllers=node-lifecycle-controller,taint-eviction-controller",
+		"--kubeconfig="+p.plane.Kubeconfig(), "--authentication-kubeconfig="+
+			p.plane.Kubeconfig(), "--authorization-kubeconfig="+p.plane.Kubeconfig(),
 		"--leader-elect=false", "--secure-port=0", grace)
 }
 
@@ -81,7 +83,8 @@ func (p *rig) awaitQuiet(ctx context.Context) error {
 			break
 		}
 		if time.Now().After(limit) {
-			return fmt.Errorf("wait for the controller to announce nodes: the last was %v ago, after %v", announced.Round(time.Second), p.patience())
+			return fmt.Errorf("wait for the controller to announce nodes: the last was %v ago, after %v",
+				announced.Round(time.Second), p.patience())
 		}
 	}
 	if err := record.Pause(ctx, time.Until(p.registered.Add(reporting))); err != nil {
@@ -120,7 +123,8 @@ func (p *rig) window(ctx context.Context, m *record.Measurement, c *plane.Proces
 	for role := range after {
 		m.Put("cores_"+role, (after[role]-before[role])/wall, 1)
 	}
-	m.Put("cores_others", (after["machine"]-before["machine"]-(after["controller"]-before["controller"])-(after["fleet"]-before["fleet"])-(after["control"]-before["control"])-(after["harness"]-before["harness"]))/wall, 1)
+	m.Put("cores_others",
+		(after["machine"]-before["machine"]-(after["controller"]-before["controller"])-(after["fleet"]-before["fleet"])-(after["control"]-before["control"])-(after["harness"]-before["harness"]))/wall, 1)
 	for name, pid := range map[string]int{"rss_controller": c.PID(), "rss_fleet": p.fleet.PID()} {
 		mib, err := record.StatusMiB(pid, "VmRSS")
 		if err != nil {
@@ -131,14 +135,16 @@ func (p *rig) window(ctx context.Context, m *record.Measurement, c *plane.Proces
 	m.Put("renewals", (now-renewed)/wall, int(now-renewed))
 	m.Put("p99_renewal", p99, 1000)
 	m.Put("wronged", float64(p.nodes.wronged(nil)), 1)
-	record.Progress("%s: steady: controller %.4f cores, %.0f MiB; fleet %.3f cores, %.0f renewals/s", m.Side, m.Values["cores_controller"], m.Values["rss_controller"], m.Values["cores_fleet"], m.Values["renewals"])
+	record.Progress("%s: steady: controller %.4f cores, %.0f MiB; fleet %.3f cores, %.0f renewals/s", m.Side,
+		m.Values["cores_controller"], m.Values["rss_controller"], m.Values["cores_fleet"], m.Values["renewals"])
 	return c.Check()
 }
 
 // use returns CPU seconds by role.
 func (p *rig) use(c *plane.Process) (map[string]float64, error) {
 	use := map[string]float64{}
-	for role, pids := range map[string][]int{"controller": {c.PID()}, "fleet": {p.fleet.PID()}, "control": p.ups, "harness": {os.Getpid()}} {
+	for role, pids := range map[string][]int{"controller": {c.PID()}, "fleet": {p.fleet.PID()}, "control": p.ups,
+		"harness": {os.Getpid()}} {
 		for _, pid := range pids {
 			s, err := record.CPUSeconds(pid)
 			if err != nil {
@@ -197,7 +203,8 @@ func (p *rig) someDie(ctx context.Context, m *record.Measurement) (victims []str
 	m.Put("first_unknown", stats.Quantile(late, 0), n)
 	m.Put("p99_taint", stats.Quantile(taint, 0.99), n)
 	m.Put("wronged_some", float64(p.nodes.wronged(victims)), 1)
-	record.Progress("%s: %d nodes: Unknown after the grace: p50 %.3f s, p99 %.3f s", m.Side, n, m.Values["p50_unknown"], m.Values["p99_unknown"])
+	record.Progress("%s: %d nodes: Unknown after the grace: p50 %.3f s, p99 %.3f s", m.Side, n, m.Values["p50_unknown"],
+		m.Values["p99_unknown"])
 	return victims, nil
 }
 
@@ -226,7 +233,8 @@ func (p *rig) zoneDies(ctx context.Context, m *record.Measurement) (victims []st
 	m.Put("zone_all", later(unknown, tainted).Sub(over).Seconds(), len(victims))
 	m.Put("zone_since_death", later(unknown, tainted).Sub(died).Seconds(), len(victims))
 	m.Put("wronged_zone", float64(p.nodes.wronged(victims)-before), 1)
-	record.Progress("%s: zone of %d: all Unknown %.2f s, all tainted %.2f s after the grace", m.Side, len(victims), m.Values["zone_unknown"], m.Values["zone_all"])
+	record.Progress("%s: zone of %d: all Unknown %.2f s, all tainted %.2f s after the grace", m.Side, len(victims),
+		m.Values["zone_unknown"], m.Values["zone_all"])
 	return victims, nil
 }
 

@@ -65,7 +65,8 @@ type nodeSeen struct {
 
 func watchNodes(ctx context.Context, client *kubernetes.Clientset) *nodes {
 	n := &nodes{client: client, by: map[string]*nodeSeen{}, wake: make(chan struct{}, 1)}
-	list := cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "nodes", metav1.NamespaceAll, func(*metav1.ListOptions) {})
+	list := cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "nodes", metav1.NamespaceAll,
+		func(*metav1.ListOptions) {})
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: list, ObjectType: &corev1.Node{},
 		Handler: cache.ResourceEventHandlerFuncs{
@@ -74,12 +75,14 @@ func watchNodes(ctx context.Context, client *kubernetes.Clientset) *nodes {
 		},
 	})
 	go informer.RunWithContext(ctx)
-	events := cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "events", metav1.NamespaceAll, func(o *metav1.ListOptions) {
-		o.FieldSelector = "reason=RegisteredNode"
-	})
+	events := cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "events", metav1.NamespaceAll,
+		func(o *metav1.ListOptions) {
+			o.FieldSelector = "reason=RegisteredNode"
+		})
 	_, informer = cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: events, ObjectType: &corev1.Event{},
-		Handler: cache.ResourceEventHandlerFuncs{AddFunc: func(any) { n.announce() }, UpdateFunc: func(any, any) { n.announce() }},
+		Handler: cache.ResourceEventHandlerFuncs{AddFunc: func(any) { n.announce() },
+			UpdateFunc: func(any, any) { n.announce() }},
 	})
 	go informer.RunWithContext(ctx)
 	return n

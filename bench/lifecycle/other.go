@@ -100,7 +100,8 @@ func runOther(ctx context.Context, o otherFlags) (bool, error) {
 func otherName(i int) string { return fmt.Sprintf("object-%d", i%otherObjects) }
 
 func otherPrepare(ctx context.Context, client *kubernetes.Clientset) error {
-	_, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: otherNamespace}}, metav1.CreateOptions{})
+	_, err := client.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: otherNamespace}}, metav1.CreateOptions{})
 	for i := 0; i < otherObjects && (err == nil || apierrors.IsAlreadyExists(err)); i++ {
 		_, err = client.CoreV1().ConfigMaps(otherNamespace).Create(ctx, &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Name: otherName(i)}, Data: map[string]string{"a": strings.Repeat("x", 1000)},

@@ -61,12 +61,17 @@ func (p *rig) up(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, midwife.Stop()) }()
-	if p.fleet, err = plane.Start(filepath.Join(p.dir, "fleet.log"), p.plimsoll, "fleet", "--kubeconfig", p.plane.Kubeconfig(),
-		"--nodes", strconv.Itoa(p.config.nodes), "--zones", strconv.Itoa(p.zones), "--node-prefix", prefix, "--control", p.socket()); err != nil {
+	if p.fleet, err = plane.Start(filepath.Join(p.dir, "fleet.log"), p.plimsoll, "fleet", "--kubeconfig",
+		p.plane.Kubeconfig(),
+		"--nodes", strconv.Itoa(p.config.nodes), "--zones", strconv.Itoa(p.zones), "--node-prefix", prefix, "--control",
+		p.socket()); err != nil {
 		return err
 	}
 	began := time.Now()
-	if err := p.nodes.await(ctx, fillTimeout, "register", func(n *nodes) bool { return len(n.by) == p.config.nodes && n.well() }); err != nil {
+	if err := p.nodes.await(ctx, fillTimeout, "register", func(n *nodes) bool {
+		return len(n.by) == p.config.nodes &&
+			n.well()
+	}); err != nil {
 		return errors.Join(err, midwife.Check(), p.fleet.Check())
 	}
 	p.registered = time.Now()
@@ -76,7 +81,8 @@ func (p *rig) up(ctx context.Context) (err error) {
 
 // order makes hollow nodes fail or return, and returns their names.
 func (p *rig) order(ctx context.Context, words ...string) ([]string, error) {
-	out, err := p.plane.Call(ctx, append(append([]string{"fleet", "fault"}, words...), "--control", p.socket(), "-o", "json")...)
+	out, err := p.plane.Call(ctx, append(append([]string{"fleet", "fault"}, words...), "--control", p.socket(), "-o",
+		"json")...)
 	if err != nil {
 		return nil, err
 	}

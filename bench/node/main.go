@@ -32,8 +32,9 @@ import (
 
 // config is the command line.
 type config struct {
-	rounds       int
-	steadyRounds int           // how many rounds, from the first, have idle and steady windows, which take most of the time
+	rounds int
+	// how many rounds, from the first, have idle and steady windows, which take most of the time
+	steadyRounds int
 	idle, steady time.Duration // lengths of the windows
 	settle       time.Duration // between the last change and a window
 	batches      []int         // ascending
@@ -77,7 +78,8 @@ func parseFlags(args []string) (config, error) {
 	f.IntVar(&c.guaranteed, "guaranteed", 0, "how many pods of each larger batch are Guaranteed")
 	f.BoolVar(&c.probes, "probes", false, "give each pod an HTTP readiness probe each second")
 	f.DurationVar(&c.scrape, "scrape", 0, "how often all metrics of the agent are read during windows; 0: never")
-	f.StringVar(&c.plimsoll, "plimsoll", "../bin/plimsoll", "our program; its control plane and images are found beside it")
+	f.StringVar(&c.plimsoll, "plimsoll", "../bin/plimsoll",
+		"our program; its control plane and images are found beside it")
 	f.StringVar(&c.dir, "dir", "", "directory for all state (default: a new one below the system's temporary directory)")
 	f.IntVar(&c.portBase, "port-base", 28640, "first of four ports to use")
 	f.StringVar(&c.out, "out", "results/node.md", "report file; empty: standard output only")

@@ -80,7 +80,8 @@ func (r *rig) measureSingles(ctx context.Context, m *record.Measurement, t *trac
 	if r.singles > 0 {
 		putStarts(m, 1, stats.Median(total), start)
 		putRemovals(m, 1, stats.Median(end), end)
-		record.Progress("%s: 1 pod: bind to running p50 %.2f s, p99 %.2f s", r.side.name, m.Values["p50_1"], m.Values["p99_1"])
+		record.Progress("%s: 1 pod: bind to running p50 %.2f s, p99 %.2f s", r.side.name, m.Values["p50_1"],
+			m.Values["p99_1"])
 	}
 	return nil
 }

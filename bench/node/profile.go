@@ -60,7 +60,8 @@ func (r *rig) printProfile(ctx context.Context, before profile) error {
 		seconds := now.runtime[operation].seconds - before.runtime[operation].seconds
 		if count > 0 {
 			mean := time.Duration(seconds / count * float64(time.Second))
-			record.Progress("%s:   CRI %-20s %5.0f calls, %7.2f s in all, %s each", r.side.name, operation, count, seconds, mean.Round(10*time.Microsecond))
+			record.Progress("%s:   CRI %-20s %5.0f calls, %7.2f s in all, %s each", r.side.name, operation, count, seconds,
+				mean.Round(10*time.Microsecond))
 		}
 	}
 	for _, request := range slices.Sorted(maps.Keys(now.api)) {

@@ -24,8 +24,9 @@ func newReport(ctx context.Context, c config, args []string) *record.Report {
 		}
 	}
 	return &record.Report{
-		Title: "Node agents side by side", Program: "node", Ours: plimsoll, Theirs: kubelet, Lines: lines(c), Rounds: c.rounds,
-		Args: args, Began: time.Now(), Machine: facts, Notes: []string{conditions(c)},
+		Title: "Node agents side by side", Program: "node", Ours: plimsoll, Theirs: kubelet, Lines: lines(c),
+		Rounds: c.rounds,
+		Args:   args, Began: time.Now(), Machine: facts, Notes: []string{conditions(c)},
 	}
 }
 

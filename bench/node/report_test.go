@@ -13,7 +13,8 @@ func TestNoise(t *testing.T) {
 	m.Put("cores_others_steady_30", 0.5, 1)
 	m.Put("resumed", 2, 1)
 	warnings := strings.Join(noise([]*record.Measurement{m}, []int{30}), "\n")
-	for _, want := range []string{"kubelet, round 1: steady_30 window: others used 0.50 cores", "ended our watch 2 times"} {
+	for _, want := range []string{"kubelet, round 1: steady_30 window: others used 0.50 cores",
+		"ended our watch 2 times"} {
 		if !strings.Contains(warnings, want) {
 			t.Errorf("warnings lack %q:\n%s", want, warnings)
 		}

@@ -78,8 +78,10 @@ func (r *rig) up(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	r.noteKubeletDir()
-	args := []string{"up", "--detach", "--instance", r.plane.Instance, "--state-dir", r.plane.State(), "--node-name", nodeName,
-		"--pod-cidr", podCIDR, "--service-cidr", svcCIDR, "--agent-config", file, "--timeout", upTimeout.String(), "--without", "kube-proxy,coredns,metrics-server,csi"}
+	args := []string{"up", "--detach", "--instance", r.plane.Instance, "--state-dir", r.plane.State(), "--node-name",
+		nodeName,
+		"--pod-cidr", podCIDR, "--service-cidr", svcCIDR, "--agent-config", file, "--timeout", upTimeout.String(),
+		"--without", "kube-proxy,coredns,metrics-server,csi"}
 	for i, flag := range portFlags {
 		args = append(args, "--"+flag, strconv.Itoa(r.portBase+i))
 	}
@@ -203,7 +205,8 @@ func (r *rig) agentLogTail() string {
 }
 
 // sysctls are what the kubelet sets on its machine (protectKernelDefaults: false).
-var sysctls = []string{"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"}
+var sysctls = []string{"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
+	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"}
 
 // keepSysctls reads them and returns a function that restores them.
 func keepSysctls() (restore func(), err error) {

@@ -88,7 +88,8 @@ func (r *rig) shims() (pids []int, err error) {
 			continue // the process has ended
 		}
 		program, args, _ := bytes.Cut(text, []byte{0})
-		if strings.HasPrefix(filepath.Base(string(program)), "containerd-shim") && bytes.Contains(args, []byte(r.plane.State()+"/")) {
+		if strings.HasPrefix(filepath.Base(string(program)), "containerd-shim") && bytes.Contains(args,
+			[]byte(r.plane.State()+"/")) {
 			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 			if err != nil {
 				return nil, err
@@ -153,7 +154,8 @@ func (r *rig) window(ctx context.Context, m *record.Measurement, suffix string, 
 		return err
 	}
 	m.Put("rsscontainerd_"+suffix, mib, 1)
-	record.Progress("%s: %s: %.1f MiB, %.4f cores (containerd and shims %.4f)", r.side.name, suffix, stats.Median(resident),
+	record.Progress("%s: %s: %.1f MiB, %.4f cores (containerd and shims %.4f)", r.side.name, suffix,
+		stats.Median(resident),
 		m.Values["cores_agent_"+suffix], m.Values["cores_runtime_"+suffix])
 	return r.checkSameAgent(ctx)
 }

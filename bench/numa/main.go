@@ -44,12 +44,14 @@ type sample struct {
 
 func main() {
 	rounds := flag.Int("rounds", 5, "samples of each side, taken in turn")
-	long := flag.Bool("long", true, "measure upstream's merge of 8 nodes and 3 resources, too: some seconds and 3 GB of garbage each time")
+	long := flag.Bool("long", true,
+		"measure upstream's merge of 8 nodes and 3 resources, too: some seconds and 3 GB of garbage each time")
 	out := flag.String("out", "", "write the report to this file, too")
 	flag.Parse()
 	klog.SetLogger(logr.Discard())
 	var report strings.Builder
-	fmt.Fprintf(&report, "# CPUs and NUMA nodes, decided\n\nWritten by `bench/numa`. %s, %s. %d rounds, sides in turn; medians; times is upstream / ours.\n\n", time.Now().UTC().Format("2006-01-02"), runtime.Version(), *rounds)
+	fmt.Fprintf(&report,
+		"# CPUs and NUMA nodes, decided\n\nWritten by `bench/numa`. %s, %s. %d rounds, sides in turn; medians; times is upstream / ours.\n\n", time.Now().UTC().Format("2006-01-02"), runtime.Version(), *rounds)
 	for _, f := range record.Machine(context.Background()) {
 		fmt.Fprintf(&report, "- %s: %s\n", f.Name, f.Value)
 	}
@@ -117,7 +119,8 @@ func take(do func()) sample {
 		took := time.Since(start)
 		runtime.ReadMemStats(&after)
 		if took >= sampleMin {
-			return sample{took / time.Duration(n), float64(after.TotalAlloc-before.TotalAlloc) / float64(n), float64(after.Mallocs-before.Mallocs) / float64(n)}
+			return sample{took / time.Duration(n), float64(after.TotalAlloc-before.TotalAlloc) / float64(n),
+				float64(after.Mallocs-before.Mallocs) / float64(n)}
 		}
 	}
 }

@@ -29,7 +29,8 @@ func pairs(long bool) []pair {
 		nodes, resources int
 		upstream         bool
 		bar              time.Duration
-	}{{2, 4, true, 0}, {4, 3, true, 0}, {4, 4, true, 0}, {8, 2, true, 0}, {8, 3, long, time.Millisecond}, {8, 4, false, time.Millisecond}, {64, 4, false, 10 * time.Millisecond}} {
+	}{{2, 4, true, 0}, {4, 3, true, 0}, {4, 4, true, 0}, {8, 2, true, 0}, {8, 3, long, time.Millisecond},
+		{8, 4, false, time.Millisecond}, {64, 4, false, 10 * time.Millisecond}} {
 		for _, scarce := range []bool{false, true} {
 			out = append(out, mergePair(c.nodes, c.resources, scarce, c.upstream, c.bar))
 		}
@@ -60,7 +61,8 @@ func mergePair(nodes, resources int, scarce, withUpstream bool, bar time.Duratio
 		supplies = append(supplies, s)
 	}
 	p := pair{
-		name: fmt.Sprintf("best hint, %d NUMA nodes x %d resources, %s", nodes, resources, map[bool]string{false: "empty machine", true: "nothing agrees"}[scarce]),
+		name: fmt.Sprintf("best hint, %d NUMA nodes x %d resources, %s", nodes, resources,
+			map[bool]string{false: "empty machine", true: "nothing agrees"}[scarce]),
 		ours: func() { hints.Best(hints.PolicyRestricted, nil, nodes, supplies) },
 	}
 	if bar > 0 {
@@ -126,7 +128,8 @@ func hintsOf(supplies []hints.Supply, nodes int) []map[string][]topologymanager.
 // eightNodes is 2 sockets of 4 NUMA nodes of 32 cores of 2 threads: 512 CPUs.
 func eightNodes() (machine.Machine, *topology.CPUTopology) {
 	m := machine.Machine{Sockets: map[machine.SocketID]idset.Set{}}
-	topo := &topology.CPUTopology{NumCPUs: 512, NumCores: 256, NumSockets: 2, NumNUMANodes: 8, NumUncoreCache: 2, CPUDetails: topology.CPUDetails{}}
+	topo := &topology.CPUTopology{NumCPUs: 512, NumCores: 256, NumSockets: 2, NumNUMANodes: 8, NumUncoreCache: 2,
+		CPUDetails: topology.CPUDetails{}}
 	for n := range 8 {
 		node := machine.NUMANode{ID: machine.NUMAID(n), Memory: 128 * unit.GiB}
 		var cpus []int
@@ -173,7 +176,8 @@ func choicePair(n, busy int) pair {
 	}
 	taken := busyCPUs(busy)
 	state := layout.NewState()
-	if problems := state.Adopt(numa.Assignment{Pod: "others", Containers: []numa.Assigned{{Container: "c", CPUs: idset.Of(taken...)}}}); problems != nil {
+	if problems := state.Adopt(numa.Assignment{Pod: "others", Containers: []numa.Assigned{{Container: "c",
+		CPUs: idset.Of(taken...)}}}); problems != nil {
 		panic(fmt.Sprint(problems))
 	}
 	p := numa.Pod{UID: "p", Guaranteed: true, Containers: []numa.Container{{Name: "c", CPU: unit.MilliCPU(n) * unit.CPU}}}
@@ -217,7 +221,8 @@ func guaranteed(cpus int) *corev1.Pod {
 	}
 	pod := &corev1.Pod{}
 	pod.Name, pod.UID = "p", "p"
-	pod.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: list, Limits: list}}}
+	pod.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: list,
+		Limits: list}}}
 	return pod
 }
 
@@ -235,7 +240,8 @@ func admitPair() pair {
 	}
 	state := layout.NewState()
 	pod := func(i int) numa.Pod {
-		return numa.Pod{UID: fmt.Sprintf("%03d", i), Guaranteed: true, Containers: []numa.Container{{Name: "c", CPU: 4 * unit.CPU, Memory: []numa.MemoryRequest{{Bytes: unit.GiB}}}}}
+		return numa.Pod{UID: fmt.Sprintf("%03d", i), Guaranteed: true, Containers: []numa.Container{{Name: "c",
+			CPU: 4 * unit.CPU, Memory: []numa.MemoryRequest{{Bytes: unit.GiB}}}}}
 	}
 	admit := func(p numa.Pod) {
 		offer, rejection := state.Offer(p, nil)

@@ -35,23 +35,28 @@ func lines(play []*workload) (out []record.Line) {
 			rate = record.Bar{RatioMin: barPaced}
 		}
 		group := w.title()
-		out = append(out, record.Line{Name: of("rate"), Title: "pods scheduled per second", Unit: "1/s", Bar: rate, Group: group})
+		out = append(out, record.Line{Name: of("rate"), Title: "pods scheduled per second", Unit: "1/s", Bar: rate,
+			Group: group})
 		if !w.paced() {
 			out = append(out,
 				record.Line{Name: of("bare"), Title: "the same by a bare loop that only binds", Unit: "1/s", Group: group},
-				record.Line{Name: of("limit"), Title: "the API server's limit: writes a second under it", Unit: "1/s", Group: group},
+				record.Line{Name: of("limit"), Title: "the API server's limit: writes a second under it", Unit: "1/s",
+					Group: group},
 				record.Line{Name: of("share"), Title: "share of the limit, in writes", Group: group})
 		}
 		out = append(out,
-			record.Line{Name: of("writes"), Title: "writes that the API server took a second, of all clients", Unit: "1/s", Group: group},
+			record.Line{Name: of("writes"), Title: "writes that the API server took a second, of all clients", Unit: "1/s",
+				Group: group},
 			record.Line{Name: of("each"), Title: "writes per measured pod", Group: group},
-			record.Line{Name: of("serving"), Title: "of the machine used by the control plane meanwhile", Unit: "cores", Group: group},
+			record.Line{Name: of("serving"), Title: "of the machine used by the control plane meanwhile", Unit: "cores",
+				Group: group},
 			record.Line{Name: of("deciding"), Title: "by the scheduler", Unit: "cores", Group: group},
 			record.Line{Name: of("making"), Title: "by the driver", Unit: "cores", Group: group},
 			record.Line{Name: of("strangers"), Title: "by others", Unit: "cores", Group: group},
 			record.Line{Name: of("idle"), Title: "by nobody", Unit: "cores", Group: group})
 		out = append(out,
-			record.Line{Name: of("cpu"), Title: "CPU of the scheduler per pod, until all Events are written", Unit: "ms", Bar: record.Bar{RatioMax: barCPU}, Group: group},
+			record.Line{Name: of("cpu"), Title: "CPU of the scheduler per pod, until all Events are written", Unit: "ms",
+				Bar: record.Bar{RatioMax: barCPU}, Group: group},
 			record.Line{Name: of("peak"), Title: "peak of its resident memory", Unit: "MiB", Group: group},
 			record.Line{Name: of("control"), Title: "CPU of the control plane per pod", Unit: "ms", Group: group},
 			record.Line{Name: of("events"), Title: "Events per pod", Group: group},
@@ -66,20 +71,23 @@ func newReport(ctx context.Context, c config, play []*workload, out []left) *rec
 		record.Fact{Name: "upstream", Value: record.Output(ctx, c.upstream, "--version")})
 	notes := []string{
 		"workloads of " + kubernetesModule + ", " + workloadsDir + ", labelled " + fmt.Sprint(c.labels),
-		fmt.Sprintf("API server and etcd of `plimsoll up --gc-percent %d` on the same machine; no kube-controller-manager", c.gcPercent),
+		fmt.Sprintf("API server and etcd of `plimsoll up --gc-percent %d` on the same machine; no kube-controller-manager",
+			c.gcPercent),
 		"upstream: default configuration and feature gates, but for the client's limit: 5,000 requests/s in place of 50; ours: default configuration",
 	}
 	if len(c.upstreamArgs) > 0 {
 		notes = append(notes, fmt.Sprintf("upstream has these arguments more: %v", c.upstreamArgs))
 	}
 	if c.scale != 1 {
-		notes = append(notes, fmt.Sprintf("**a look at %v of each workload's nodes and pods, not the workloads themselves**", c.scale))
+		notes = append(notes, fmt.Sprintf("**a look at %v of each workload's nodes and pods, not the workloads themselves**",
+			c.scale))
 	}
 	for _, l := range out {
 		notes = append(notes, "not played: "+l.title+": "+l.reason)
 	}
 	return &record.Report{
-		Title: "Upstream's scheduler_perf workloads, process beside process", Program: "perf", Ours: ours, Theirs: upstream, Lines: lines(play),
+		Title: "Upstream's scheduler_perf workloads, process beside process", Program: "perf", Ours: ours, Theirs: upstream,
+		Lines:  lines(play),
 		Rounds: c.rounds, Args: os.Args[1:], Began: time.Now(), Machine: facts, Notes: notes,
 	}
 }
@@ -162,7 +170,8 @@ func doubts(measurements []*record.Measurement, play []*workload) (warnings []st
 	for _, m := range measurements {
 		for _, w := range play {
 			say := func(format string, args ...any) {
-				warnings = append(warnings, fmt.Sprintf("%s, round %d, %s: ", m.Side, m.Round, w.title())+fmt.Sprintf(format, args...))
+				warnings = append(warnings, fmt.Sprintf("%s, round %d, %s: ", m.Side, m.Round, w.title())+fmt.Sprintf(format,
+					args...))
 			}
 			if cores := m.Values["others_"+w.title()]; cores > othersMax {
 				say("others used %.2f cores of this machine", cores)

@@ -103,7 +103,8 @@ func (w *workload) unread() string {
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.Params)) {
 		if !read[name] {
-			return "parameter " + name + " is read by upstream's test code, which replaces parts of the scheduler in its own process"
+			return "parameter " + name +
+				" is read by upstream's test code, which replaces parts of the scheduler in its own process"
 		}
 	}
 	return ""

@@ -57,9 +57,12 @@ func parseFlags(args []string) (config, error) {
 	c := config{}
 	f := flag.NewFlagSet("perf", flag.ContinueOnError)
 	f.IntVar(&c.rounds, "rounds", 1, "how often each side is measured with each workload")
-	labels := f.String("labels", labelsDefault, "labels that a workload must have, or with a leading - must not; empty: all workloads")
-	only := f.String("only", "", "play the workloads whose case/name matches this `regexp`, of those that --labels chooses")
-	f.Float64Var(&c.scale, "scale", 1, "multiply the numbers of nodes and pods of each workload by this: 0.1 makes a tenth")
+	labels := f.String("labels", labelsDefault,
+		"labels that a workload must have, or with a leading - must not; empty: all workloads")
+	only := f.String("only", "",
+		"play the workloads whose case/name matches this `regexp`, of those that --labels chooses")
+	f.Float64Var(&c.scale, "scale", 1,
+		"multiply the numbers of nodes and pods of each workload by this: 0.1 makes a tenth")
 	f.DurationVar(&c.limit, "limit", 10*time.Minute, "give up a workload when pods wait for longer")
 	f.BoolVar(&c.list, "list", false, "print which workloads would be played, and which not and why, and end")
 	f.IntVar(&c.gcPercent, "gc-percent", 400, "the control plane's --gc-percent; 0: Go's default")
@@ -70,8 +73,9 @@ func parseFlags(args []string) (config, error) {
 		"--feature-gates=SchedulerAsyncAPICalls=true")
 	f.StringVar(&c.dir, "dir", "", "directory for all state (default: a new one below the system's temporary directory)")
 	f.StringVar(&c.out, "out", "results/perf.md", "report file; empty: standard output only")
-	f.StringVar(&c.profiles, "profile", "", "keep CPU profiles of our scheduler, and metrics of it and of the API server, in "+
-		"this `directory`; such a run is not for the record")
+	f.StringVar(&c.profiles, "profile", "",
+		"keep CPU profiles of our scheduler, and metrics of it and of the API server, in "+
+			"this `directory`; such a run is not for the record")
 	f.IntVar(&c.port, "port", 28770, "port of the API server")
 	f.BoolVar(&c.keep, "keep", false, "keep the state directory (logs)")
 	if err := f.Parse(args); err != nil {

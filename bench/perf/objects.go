@@ -46,7 +46,8 @@ func (w *writer) namespace(ctx context.Context, n *corev1.Namespace) error {
 		return err
 	}
 	no := false
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: serviceAccount}, AutomountServiceAccountToken: &no}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: serviceAccount},
+		AutomountServiceAccountToken: &no}
 	_, err := w.client.CoreV1().ServiceAccounts(n.Name).Create(ctx, account, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) { // kube-controller-manager may have created it
 		return nil
@@ -62,7 +63,8 @@ func (w *writer) priority(ctx context.Context, value int32) (string, error) {
 	if w.classes[value] {
 		return name, nil
 	}
-	_, err := w.client.SchedulingV1().PriorityClasses().Create(ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}, metav1.CreateOptions{})
+	_, err := w.client.SchedulingV1().PriorityClasses().Create(ctx,
+		&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}, metav1.CreateOptions{})
 	if err != nil {
 		return "", err
 	}
@@ -126,7 +128,8 @@ func baseNode(prefix string) *corev1.Node {
 }
 
 func basePod() *corev1.Pod {
-	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("500Mi")}
+	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"),
+		corev1.ResourceMemory: resource.MustParse("500Mi")}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "pod-"},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{
@@ -201,7 +204,8 @@ func (w *writer) taint(ctx context.Context, node string, taints []corev1.Taint) 
 }
 
 // claimed creates a volume and a claim that are bound to each other, and makes the pod mount the claim.
-func (w *writer) claimed(ctx context.Context, namespace string, i int, v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim, p *corev1.Pod) error {
+func (w *writer) claimed(ctx context.Context, namespace string, i int, v *corev1.PersistentVolume,
+	c *corev1.PersistentVolumeClaim, p *corev1.Pod) error {
 	c.Name, v.Name = fmt.Sprintf("pvc-%d", i), fmt.Sprintf("%s-vol-%d", namespace, i)
 	switch {
 	case v.Spec.CSI != nil:
@@ -209,7 +213,8 @@ func (w *writer) claimed(ctx context.Context, namespace string, i int, v *corev1
 	case v.Spec.AWSElasticBlockStore != nil:
 		v.Spec.AWSElasticBlockStore.VolumeID = fmt.Sprintf("vol-%d", i)
 	}
-	v.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: namespace, Name: c.Name}
+	v.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: namespace,
+		Name: c.Name}
 	c.Spec.VolumeName = v.Name
 	claims, volumes := w.client.CoreV1().PersistentVolumeClaims(namespace), w.client.CoreV1().PersistentVolumes()
 	c, err := claims.Create(ctx, c, metav1.CreateOptions{})
@@ -244,7 +249,8 @@ var kinds = map[schema.GroupVersionKind]struct {
 }
 
 // at returns the client for objects like u, and changes u so that admission accepts it.
-func (w *writer) at(ctx context.Context, namespace string, u *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
+func (w *writer) at(ctx context.Context, namespace string,
+	u *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
 	gvk := u.GroupVersionKind()
 	k, ok := kinds[gvk]
 	if !ok {

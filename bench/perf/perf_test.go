@@ -142,12 +142,14 @@ func TestChoose(t *testing.T) {
 	for _, w := range play {
 		titles = append(titles, w.title())
 	}
-	for _, want := range []string{"PreemptionBasic/1000Nodes", "TopologySpreading/5000Nodes", "EventHandlingPodUpdate/1Node_1000Pods"} {
+	for _, want := range []string{"PreemptionBasic/1000Nodes", "TopologySpreading/5000Nodes",
+		"EventHandlingPodUpdate/1Node_1000Pods"} {
 		if !slices.Contains(titles, want) {
 			t.Errorf("%s is not among %q", want, titles)
 		}
 	}
-	same := left{"PreemptionBasic/1000Nodes_QueueingHintsEnabled", "differs from PreemptionBasic/1000Nodes in feature gates alone"}
+	same := left{"PreemptionBasic/1000Nodes_QueueingHintsEnabled",
+		"differs from PreemptionBasic/1000Nodes in feature gates alone"}
 	if !slices.Contains(out, same) {
 		t.Errorf("%v is not among %v", same, out)
 	}
@@ -186,7 +188,8 @@ func TestPaced(t *testing.T) {
 		paced[w.of.Name] = w.paced()
 	}
 	for name, want := range map[string]bool{
-		"EventHandlingPodDelete": true, "EventHandlingNodeUpdate": true, "EventHandlingNodeAdd": false, "SchedulingBasic": false, "SchedulingWhileGated": false,
+		"EventHandlingPodDelete": true, "EventHandlingNodeUpdate": true, "EventHandlingNodeAdd": false,
+		"SchedulingBasic": false, "SchedulingWhileGated": false,
 	} {
 		if got, ok := paced[name]; !ok || got != want {
 			t.Errorf("%s: paced %v (there: %v), want %v", name, got, ok, want)
@@ -205,7 +208,8 @@ func TestTemplate(t *testing.T) {
 	if err := files.make(file, 7, 10, &n); err != nil || n.Name != "n-1-2-10-0.5-6" {
 		t.Errorf("%q, %v", n.Name, err)
 	}
-	for _, bad := range []string{"{{ Mod 1 0 }}", "{{ DivideInt 1 0 }}", `{{ AddInt "x" }}`, "{{ .Colour }}", "colour: red"} {
+	for _, bad := range []string{"{{ Mod 1 0 }}", "{{ DivideInt 1 0 }}", `{{ AddInt "x" }}`, "{{ .Colour }}",
+		"colour: red"} {
 		file := filepath.Join(t.TempDir(), "bad.yaml")
 		if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
@@ -219,12 +223,14 @@ func TestTemplate(t *testing.T) {
 func TestDress(t *testing.T) {
 	s := &createNodes{LabelNodePrepareStrategy: &nodeLabel{LabelKey: "zone", LabelValues: []string{"a", "b"}}}
 	n := baseNode("node-1-")
-	if err := s.dress(n, 3); err != nil || !strings.HasPrefix(n.Name, "node-1-") || n.Labels["zone"] != "b" || n.Labels[corev1.LabelHostname] != n.Name {
+	if err := s.dress(n, 3); err != nil || !strings.HasPrefix(n.Name, "node-1-") || n.Labels["zone"] != "b" ||
+		n.Labels[corev1.LabelHostname] != n.Name {
 		t.Errorf("%s, labels %v, %v", n.Name, n.Labels, err)
 	}
 	s = &createNodes{NodeAllocatableStrategy: &nodeAllocatable{NodeAllocatable: map[string]string{"volumes": "39"}}}
 	n = baseNode("x-")
-	if err := s.dress(n, 0); err != nil || n.Status.Allocatable.Name("volumes", "").Value() != 39 || n.Status.Allocatable.Pods().Value() != 110 {
+	if err := s.dress(n, 0); err != nil || n.Status.Allocatable.Name("volumes", "").Value() != 39 ||
+		n.Status.Allocatable.Pods().Value() != 110 {
 		t.Errorf("offers %v, %v", n.Status.Allocatable, err)
 	}
 	s.NodeAllocatableStrategy.NodeAllocatable["volumes"] = "many"
@@ -250,10 +256,12 @@ func TestScaled(t *testing.T) {
 func TestPods(t *testing.T) {
 	p := newPods()
 	pod := func(namespace, name string, labels map[string]string, tried bool) *podSeen {
-		return &podSeen{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name), Labels: labels}, attempted: tried}
+		return &podSeen{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name),
+			Labels: labels}, attempted: tried}
 	}
 	measured := map[string]string{"type": "unsched"}
-	all := []*podSeen{pod("a", "1", measured, true), pod("a", "2", nil, false), pod("b", "1", measured, false), pod("a", "3", measured, false), pod("a", "4", measured, false)}
+	all := []*podSeen{pod("a", "1", measured, true), pod("a", "2", nil, false), pod("b", "1", measured, false),
+		pod("a", "3", measured, false), pod("a", "4", measured, false)}
 	for _, s := range all {
 		p.see(s)
 	}
@@ -332,7 +340,8 @@ apiserver_request_duration_seconds_count{resource="pods",verb="POST"} 1000
 	}
 	began := time.Unix(0, 0)
 	before := serving{at: began, usedAt: began, writes: 100, used: record.Usage{Idle: 4}}
-	after := serving{at: began.Add(2 * time.Second), usedAt: began.Add(4 * time.Second), writes: 300, used: record.Usage{Idle: 5}}
+	after := serving{at: began.Add(2 * time.Second), usedAt: began.Add(4 * time.Second), writes: 300,
+		used: record.Usage{Idle: 5}}
 	l := after.less(before)
 	if l.rate() != 100 || l.cores(l.used.Idle) != 0.25 {
 		t.Errorf("%v writes a second, %v cores idle, want 100 and 0.25", l.rate(), l.cores(l.used.Idle))
@@ -343,8 +352,10 @@ apiserver_request_duration_seconds_count{resource="pods",verb="POST"} 1000
 // values not measured on both sides are left out.
 func TestInShort(t *testing.T) {
 	c := &testCase{Name: "C"}
-	paced := &testCase{Name: "P", WorkloadTemplate: []op{{step: &startCollecting{}}, {step: &deletePods{DeletePodsPerSecond: 1}}}}
-	play := []*workload{{Name: "a", of: c}, {Name: "b", of: c}, {Name: "c", of: c}, {Name: "d", of: c}, {Name: "e", of: paced}}
+	paced := &testCase{Name: "P", WorkloadTemplate: []op{{step: &startCollecting{}},
+		{step: &deletePods{DeletePodsPerSecond: 1}}}}
+	play := []*workload{{Name: "a", of: c}, {Name: "b", of: c}, {Name: "c", of: c}, {Name: "d", of: c},
+		{Name: "e", of: paced}}
 	mine, theirs := record.NewMeasurement(ours, 1), record.NewMeasurement(upstream, 1)
 	for i, w := range play {
 		rate := []float64{40, 10, 30, 70, 5}[i]

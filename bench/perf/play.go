@@ -265,7 +265,8 @@ func orElse(a, b string) string {
 // deletePods deletes the pods that exist now, at the rate of the operation. It does not wait until they are gone.
 func (p *player) deletePods(ctx, behind context.Context, s *deletePods) error {
 	selector := labels.SelectorFromSet(s.LabelSelector).String()
-	list, err := p.client.CoreV1().Pods(s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector, ResourceVersion: "0"})
+	list, err := p.client.CoreV1().Pods(s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector,
+		ResourceVersion: "0"})
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,8 @@ type rig struct {
 func newRig(c config) *rig {
 	return &rig{config: c, stopWatch: func() {}, plane: &plane.Plane{
 		Plimsoll: c.plimsoll, Instance: "bench-perf", Dir: c.dir, Port: c.port,
-		Flags: []string{"--no-scheduler", "--no-lifecycle", "--no-controller-manager", "--gc-percent", strconv.Itoa(c.gcPercent)},
+		Flags: []string{"--no-scheduler", "--no-lifecycle", "--no-controller-manager", "--gc-percent",
+			strconv.Itoa(c.gcPercent)},
 	}}
 }
 

@@ -77,11 +77,12 @@ func (p *pods) follow(ctx context.Context, config *rest.Config) error {
 	if client, err = client.Gathering(kube.GatherBursts); err != nil {
 		return err
 	}
-	_, informer := client.Informer(kube.Pods, kube.Selection{Fields: unbound, Keep: keepSeen}, cache.ResourceEventHandlerFuncs{
-		AddFunc:    p.see,
-		UpdateFunc: func(_, pod any) { p.see(pod) },
-		DeleteFunc: p.gone,
-	})
+	_, informer := client.Informer(kube.Pods, kube.Selection{Fields: unbound, Keep: keepSeen},
+		cache.ResourceEventHandlerFuncs{
+			AddFunc:    p.see,
+			UpdateFunc: func(_, pod any) { p.see(pod) },
+			DeleteFunc: p.gone,
+		})
 	go informer.RunWithContext(ctx)
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 		return context.Cause(ctx)
@@ -233,7 +234,8 @@ func (p *pods) missed(ctx context.Context, namespace string) error {
 		if s := p.all[pod.UID]; s != nil && s.bound || p.ending[pod.Namespace+"/"+pod.Name] {
 			continue
 		}
-		s := &podSeen{bound: true, ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Labels: pod.Labels}}
+		s := &podSeen{bound: true, ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+			Labels: pod.Labels}}
 		p.all[pod.UID] = s
 		p.bound++
 		if m := p.measure; m != nil && m.namespaces[s.Namespace] && labelled(s.Labels, m.labels) {
@@ -242,7 +244,8 @@ func (p *pods) missed(ctx context.Context, namespace string) error {
 		found++
 	}
 	if found > 0 {
-		fmt.Fprintf(os.Stderr, "perf: namespace %s: %d pods were bound while the watch of pods was interrupted\n", namespace, found)
+		fmt.Fprintf(os.Stderr, "perf: namespace %s: %d pods were bound while the watch of pods was interrupted\n", namespace,
+			found)
 	}
 	return nil
 }
@@ -256,7 +259,8 @@ const lookEvery = 20 * time.Millisecond
 
 // await waits until count pods are bound or, with tried, were at least attempted. It fails at the limit, and when check
 // returns an error.
-func (p *pods) await(ctx context.Context, namespace string, labels map[string]string, tried bool, count int, limit time.Duration, check func() error) error {
+func (p *pods) await(ctx context.Context, namespace string, labels map[string]string, tried bool, count int,
+	limit time.Duration, check func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tick := time.NewTicker(time.Second)
@@ -290,7 +294,8 @@ func (p *pods) await(ctx context.Context, namespace string, labels map[string]st
 				return err
 			}
 		case <-ctx.Done():
-			return fmt.Errorf("namespace %s: %d pods bound and %d tried in vain, not %d, after %v: %w", namespace, bound, attempted, count, limit, context.Cause(ctx))
+			return fmt.Errorf("namespace %s: %d pods bound and %d tried in vain, not %d, after %v: %w", namespace, bound,
+				attempted, count, limit, context.Cause(ctx))
 		}
 	}
 }

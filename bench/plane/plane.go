@@ -50,7 +50,8 @@ func (p *Plane) Kubeconfig() string { return filepath.Join(p.State(), "admin.kub
 // Up starts the control plane, without an agent on this machine.
 func (p *Plane) Up(ctx context.Context) error {
 	args := append([]string{"up", "--detach", "--no-agent", "--instance", p.Instance, "--state-dir", p.State(),
-		"--apiserver-port", strconv.Itoa(p.Port), "--controller-manager-port", "0", "--timeout", upTimeout.String()}, p.Flags...)
+		"--apiserver-port", strconv.Itoa(p.Port), "--controller-manager-port", "0", "--timeout", upTimeout.String()},
+		p.Flags...)
 	_, err := p.Call(ctx, args...)
 	return err
 }
@@ -76,7 +77,8 @@ func (p *Plane) Call(ctx context.Context, args ...string) ([]byte, error) {
 	var stdout, stderr bytes.Buffer
 	c.Stdout, c.Stderr = &stdout, &stderr
 	if err := c.Run(); err != nil {
-		return stdout.Bytes(), fmt.Errorf("%s: %w: %s", strings.Join(c.Args, " "), err, bytes.TrimSpace(append(stdout.Bytes(), stderr.Bytes()...)))
+		return stdout.Bytes(), fmt.Errorf("%s: %w: %s", strings.Join(c.Args, " "), err,
+			bytes.TrimSpace(append(stdout.Bytes(), stderr.Bytes()...)))
 	}
 	return stdout.Bytes(), nil
 }
@@ -96,7 +98,8 @@ func (p *Plane) Children(ctx context.Context) (map[string]int, error) {
 			PID  int
 		}
 	}{}
-	if jsonErr := json.Unmarshal(out, &status); jsonErr != nil { // status fails while there is no node, but prints its result
+	// status fails while there is no node, but prints its result
+	if jsonErr := json.Unmarshal(out, &status); jsonErr != nil {
 		return nil, errors.Join(err, fmt.Errorf("read status: %w", jsonErr))
 	}
 	pids := map[string]int{}

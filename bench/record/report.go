@@ -179,9 +179,11 @@ func (w *row) judge() {
 func (r *Report) Render() (string, bool) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\n", r.Title)
-	fmt.Fprintf(&b, "Written by `bench/%s`; README.md beside it says how to read it. Medians over %d rounds.\n\n", r.Program, r.Rounds)
+	fmt.Fprintf(&b, "Written by `bench/%s`; README.md beside it says how to read it. Medians over %d rounds.\n\n",
+		r.Program, r.Rounds)
 	fmt.Fprintf(&b, "    go run ./%s %s\n\n", r.Program, strings.ReplaceAll(strings.Join(r.Args, " "), "  ", " '' "))
-	fmt.Fprintf(&b, "- began: %s, took %s\n", r.Began.UTC().Format(time.DateTime+" UTC"), time.Since(r.Began).Round(time.Second))
+	fmt.Fprintf(&b, "- began: %s, took %s\n", r.Began.UTC().Format(time.DateTime+" UTC"),
+		time.Since(r.Began).Round(time.Second))
 	for _, f := range r.Machine {
 		fmt.Fprintf(&b, "- %s: %s\n", f.Name, f.Value)
 	}

@@ -31,8 +31,10 @@ func TestJudge(t *testing.T) {
 		{"not times upstream's", Bar{RatioMin: 3}, 11, 4, "MISSED: at least 3.00 of upstream's", true},
 		{"at least, not measured", Bar{Min: 0.8}, unknown, 4, "not measured (at least 0.8 s)", true},
 		{"at least", Bar{Min: 0.8}, 0.79, 4, "MISSED: at least 0.8 s", true},
-		{"a missed goal is no miss", Bar{RatioMax: 1. / 3, Goal: 48}, 50, 160, "pass: at most 0.33 of upstream's; goal 48 s not reached", false},
-		{"goal reached", Bar{RatioMax: 1. / 3, Goal: 48}, 48, 160, "pass: at most 0.33 of upstream's; goal 48 s reached", false},
+		{"a missed goal is no miss", Bar{RatioMax: 1. / 3, Goal: 48}, 50, 160,
+			"pass: at most 0.33 of upstream's; goal 48 s not reached", false},
+		{"goal reached", Bar{RatioMax: 1. / 3, Goal: 48}, 48, 160, "pass: at most 0.33 of upstream's; goal 48 s reached",
+			false},
 	} {
 		w := row{Line: Line{Unit: "s", Bar: c.bar}, ours: c.ours, theirs: c.theirs, ratio: c.ours / c.theirs}
 		w.judge()
@@ -79,8 +81,10 @@ func TestReportWarns(t *testing.T) {
 		return m
 	}
 	r := &Report{
-		Ours: "ours", Theirs: "theirs", Rounds: 2, Problems: []string{"round 2: ours: broke\nits log"}, Warnings: []string{"somebody else"},
-		Lines:        []Line{{"p99_start", "start, p99", "s", Bar{RatioMax: 1}, "30 pods"}, {"lost", "not measured", "s", Bar{Max: 1}, "30 pods"}},
+		Ours: "ours", Theirs: "theirs", Rounds: 2, Problems: []string{"round 2: ours: broke\nits log"},
+		Warnings: []string{"somebody else"},
+		Lines: []Line{{"p99_start", "start, p99", "s", Bar{RatioMax: 1}, "30 pods"}, {"lost", "not measured", "s",
+			Bar{Max: 1}, "30 pods"}},
 		Measurements: []*Measurement{m("theirs", 1, 5), m("ours", 1, 4), m("ours", 2, 2)},
 	}
 	text, ok := r.Render()
@@ -114,7 +118,8 @@ func TestPlay(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil || !slices.Equal(order, []string{"a", "b", "b", "a"}) || !slices.Equal(r.Problems, []string{"round 1: b: broke"}) || len(r.Measurements) != 4 {
+	if err != nil || !slices.Equal(order, []string{"a", "b", "b", "a"}) ||
+		!slices.Equal(r.Problems, []string{"round 1: b: broke"}) || len(r.Measurements) != 4 {
 		t.Errorf("%v: played %q, problems %q", err, order, r.Problems)
 	}
 	if ok, err := r.Finish(file); ok || err != nil {
@@ -152,7 +157,8 @@ func TestProc(t *testing.T) {
 }
 
 func TestNumber(t *testing.T) {
-	for v, want := range map[float64]string{0: "0", math.NaN(): "-", 0.004512: "0.00451", 1.234: "1.23", 15.66: "15.7", 144.4: "144", 12345: "12345"} {
+	for v, want := range map[float64]string{0: "0", math.NaN(): "-", 0.004512: "0.00451", 1.234: "1.23", 15.66: "15.7",
+		144.4: "144", 12345: "12345"} {
 		if got := number(v); got != want {
 			t.Errorf("number(%v) = %s, want %s", v, got, want)
 		}

@@ -42,7 +42,8 @@ func Progress(format string, args ...any) {
 // Play measures every side once per round; the order is reversed every round, so that a machine that becomes slower
 // favours none. It writes the report to the file out after each round, so that an interrupted run has one too. A failed
 // measurement is recorded, and the run continues.
-func (r *Report) Play(ctx context.Context, out string, sides []string, measure func(context.Context, *Measurement) error) error {
+func (r *Report) Play(ctx context.Context, out string, sides []string,
+	measure func(context.Context, *Measurement) error) error {
 	for round := range r.Rounds {
 		order := slices.Clone(sides)
 		if round%2 == 1 {

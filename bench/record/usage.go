@@ -32,7 +32,8 @@ func Use(parts map[string]int, side int) (u Usage, err error) {
 		add(&u.Side, side)
 	}
 	add(&u.Harness, os.Getpid())
-	for to, read := range map[*float64]func() (float64, error){&u.Machine: MachineSeconds, &u.Idle: IdleSeconds, &u.Stolen: StolenSeconds} {
+	for to, read := range map[*float64]func() (float64, error){&u.Machine: MachineSeconds, &u.Idle: IdleSeconds,
+		&u.Stolen: StolenSeconds} {
 		s, e := read()
 		*to, err = s, errors.Join(err, e)
 	}

@@ -48,7 +48,8 @@ func casesOn(nodes int) (out []scenario) {
 		}
 	}
 	add(500*time.Microsecond, 2*time.Millisecond, budgetsCase(nodes), lookingCase(nodes))
-	add(time.Millisecond, 5*time.Millisecond, racksCase(nodes), hostnamesCase(nodes), capacitiesCase(nodes), labelsCase(nodes))
+	add(time.Millisecond, 5*time.Millisecond, racksCase(nodes), hostnamesCase(nodes), capacitiesCase(nodes),
+		labelsCase(nodes))
 	add(100*time.Microsecond, 500*time.Microsecond, mixCase(nodes)) // the bar of kindsCase: the issue has none for it
 	return out
 }
@@ -70,13 +71,15 @@ func meta(name string) metav1.ObjectMeta {
 // owned sets the controller of a pod.
 func owned(p *corev1.Pod, apiVersion, kind, name string) {
 	yes := true
-	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, UID: types.UID("uid-" + name), Controller: &yes}}
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name,
+		UID: types.UID("uid-" + name), Controller: &yes}}
 }
 
 // replicaSet returns a ReplicaSet with its selector, and a Service with the same selector.
 func replicaSet(name string, labels map[string]string) []any {
 	return []any{
-		&appsv1.ReplicaSet{ObjectMeta: meta(name), Spec: appsv1.ReplicaSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}}},
+		&appsv1.ReplicaSet{ObjectMeta: meta(name),
+			Spec: appsv1.ReplicaSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}}},
 		&corev1.Service{ObjectMeta: meta(name), Spec: corev1.ServiceSpec{Selector: labels}},
 	}
 }
@@ -116,16 +119,19 @@ func claim(name string) []any {
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	c := &corev1.PersistentVolumeClaim{
 		ObjectMeta: meta(name),
-		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "volume-" + name, AccessModes: modes, VolumeMode: &filesystem, Resources: corev1.VolumeResourceRequirements{Requests: size}},
-		Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
+		Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "volume-" + name, AccessModes: modes,
+			VolumeMode: &filesystem, Resources: corev1.VolumeResourceRequirements{Requests: size}},
+		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
 	}
 	c.Annotations = map[string]string{"pv.kubernetes.io/bind-completed": "yes"}
 	v := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "volume-" + name},
 		Spec: corev1.PersistentVolumeSpec{
 			AccessModes: modes, VolumeMode: &filesystem, Capacity: size,
-			ClaimRef:               &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: c.Namespace, Name: name, UID: c.UID},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: name}},
+			ClaimRef: &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: c.Namespace, Name: name,
+				UID: c.UID},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver,
+				VolumeHandle: name}},
 		},
 		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
 	}
@@ -156,7 +162,8 @@ func ofJob(name string, p *corev1.Pod) {
 	owned(p, "batch/v1", "Job", name)
 	mount(p, "data-"+name)
 	p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 100, PodAffinityTerm: termFor(hostname, p.Labels)}},
+		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 100,
+			PodAffinityTerm: termFor(hostname, p.Labels)}},
 	}}
 }
 
@@ -232,8 +239,9 @@ func budget(b, allowed int) *policyv1.PodDisruptionBudget {
 	least := intstr.FromInt32(1)
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: meta(name),
-		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &least, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}},
-		Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: int32(allowed)},
+		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &least,
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}},
+		Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: int32(allowed)},
 	}
 }
 
@@ -285,7 +293,8 @@ func racksCase(nodes int) scenario {
 		p.Labels = map[string]string{"app": fmt.Sprint("racked-", i%kinds)}
 		spread(p, corev1.DoNotSchedule, rack)
 		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 10, PodAffinityTerm: termFor(rack, p.Labels)}},
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 10,
+				PodAffinityTerm: termFor(rack, p.Labels)}},
 		}}
 	}
 	return s
@@ -315,7 +324,8 @@ func capacitiesCase(nodes int) scenario {
 	s.world = func() []any {
 		yes, wait := true, storagev1.VolumeBindingWaitForFirstConsumer
 		out := []any{
-			&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{StorageCapacity: &yes}},
+			&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver},
+				Spec: storagev1.CSIDriverSpec{StorageCapacity: &yes}},
 			&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: driver, VolumeBindingMode: &wait},
 		}
 		for i := range nodes {
@@ -330,10 +340,12 @@ func capacitiesCase(nodes int) scenario {
 	s.before = func(i int) []change {
 		name := class
 		filesystem := corev1.PersistentVolumeFilesystem
-		c := &corev1.PersistentVolumeClaim{ObjectMeta: meta(fmt.Sprint("scratch-", i)), Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: &name, VolumeMode: &filesystem, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}},
-		}}
+		c := &corev1.PersistentVolumeClaim{ObjectMeta: meta(fmt.Sprint("scratch-", i)),
+			Spec: corev1.PersistentVolumeClaimSpec{
+				StorageClassName: &name, VolumeMode: &filesystem,
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}},
+			}}
 		c.Status.Phase = corev1.ClaimPending
 		return seen(c)
 	}
@@ -352,7 +364,8 @@ func labelsCase(nodes int) scenario {
 	s.change = func(i int, p *corev1.Pod) {
 		if change0(i, p); i%2 == 1 {
 			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpExists}}}},
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key,
+					Operator: corev1.NodeSelectorOpExists}}}},
 			}}}
 		}
 	}

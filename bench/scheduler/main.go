@@ -49,7 +49,8 @@ func main() {
 	only := flag.String("only", "", "measure the scenarios whose name matches this `regexp`")
 	flag.IntVar(&o.pods, "pods", 0, "pods per round on both sides; 0: each scenario's own numbers")
 	flag.IntVar(&o.nodesMax, "nodes-max", 100000, "leave out larger clusters")
-	flag.DurationVar(&o.budget, "budget", 5*time.Second, "place no more pods of a scenario, per side and round, when they have taken so long")
+	flag.DurationVar(&o.budget, "budget", 5*time.Second,
+		"place no more pods of a scenario, per side and round, when they have taken so long")
 	all := []string{tablePublished, tableCases, tableMemory, tableSweep}
 	tables := flag.String("tables", strings.Join(all, ","), "what to measure")
 	flag.StringVar(&o.out, "out", "", "write the report to this file, too")
@@ -192,11 +193,14 @@ func (r *result) line(bar string, met bool) string {
 	}
 	theirs, times := "(has none) | |", ""
 	if r.upstreamPods > 0 {
-		theirs = fmt.Sprintf("%s | %s, %s | %.0f, %.0f", short(r.theirs.CPU), short(r.theirs.P50), short(r.theirs.P99), r.theirs.Allocs, r.theirs.KB)
+		theirs = fmt.Sprintf("%s | %s, %s | %.0f, %.0f", short(r.theirs.CPU), short(r.theirs.P50), short(r.theirs.P99),
+			r.theirs.Allocs, r.theirs.KB)
 		times = fmt.Sprintf("%.0fx", r.timesUpstream())
 	}
-	return fmt.Sprintf("| %s | %d | %d | %s | %s | %s, %s | %.0f, %.1f | %d, %d | %s | %s | %s |\n", r.name, r.nodes, r.waiting, theirs,
-		short(r.ours.CPU), short(r.ours.P50), short(r.ours.P99), r.ours.Allocs, r.ours.KB, r.ours.Pods, r.ours.Placed, times, bar, verdict)
+	return fmt.Sprintf("| %s | %d | %d | %s | %s | %s, %s | %.0f, %.1f | %d, %d | %s | %s | %s |\n", r.name, r.nodes,
+		r.waiting, theirs,
+		short(r.ours.CPU), short(r.ours.P50), short(r.ours.P99), r.ours.Allocs, r.ours.KB, r.ours.Pods, r.ours.Placed, times,
+		bar, verdict)
 }
 
 // bestAndWorst names the scenarios in which the advantage over upstream is largest and smallest.

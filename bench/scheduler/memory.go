@@ -112,7 +112,8 @@ func alikeHeap(b *strings.Builder) bool {
 	fmt.Fprintf(b, "| heap, with the pods' objects | %d MiB | %d MiB | %.2f of upstream's, at most %.2f | %s |\n",
 		used>>20, own>>20, ratio, memoryRatioMax, verdictOf(ratio <= memoryRatioMax))
 	fmt.Fprintf(b, "| of it the Placer | | %d MiB | | |\n", decisions>>20)
-	fmt.Fprintf(b, "| allocations per pod placed | %.0f | %.0f | below %d | %s |\n", theirAllocs, ownAllocs, allocsMax, verdictOf(ownAllocs < allocsMax))
+	fmt.Fprintf(b, "| allocations per pod placed | %.0f | %.0f | below %d | %s |\n", theirAllocs, ownAllocs, allocsMax,
+		verdictOf(ownAllocs < allocsMax))
 	return ratio <= memoryRatioMax && ownAllocs < allocsMax
 }
 
@@ -157,8 +158,10 @@ func setsHeap(b *strings.Builder) bool {
 	left := heap()
 	runtime.KeepAlive(x)
 	small, gone := full-base <= setsHeapMax, int64(left)-int64(empty) <= leftMax
-	fmt.Fprintf(b, "| heap, with the pods' objects | | %s | at most %d MiB | %s |\n", mib(full, base), setsHeapMax>>20, verdictOf(small))
-	fmt.Fprintf(b, "| left of it when all are gone | | %s | what it was, and at most %d MiB more | %s |\n", mib(left, empty), leftMax>>20, verdictOf(gone))
+	fmt.Fprintf(b, "| heap, with the pods' objects | | %s | at most %d MiB | %s |\n", mib(full, base), setsHeapMax>>20,
+		verdictOf(small))
+	fmt.Fprintf(b, "| left of it when all are gone | | %s | what it was, and at most %d MiB more | %s |\n",
+		mib(left, empty), leftMax>>20, verdictOf(gone))
 	return small && gone
 }
 
@@ -174,7 +177,10 @@ func ofSet(k int, p *corev1.Pod) {
 func hugeHeap(b *strings.Builder) bool {
 	const nodes, perNode = 100000, 10
 	ctx := context.Background()
-	s := scenario{nodes: nodes, perNode: perNode, old: func(i, k int, p *corev1.Pod) { ofKind((i*perNode+k)%kindsInTurn, p) }}
+	s := scenario{nodes: nodes, perNode: perNode, old: func(i, k int, p *corev1.Pod) {
+		ofKind((i*perNode+k)%kindsInTurn,
+			p)
+	}}
 	x := newOurs()
 	base := heap()
 	s.load(ctx, x)
@@ -192,7 +198,9 @@ func hugeHeap(b *strings.Builder) bool {
 	each := m.cpu / time.Duration(got.Pods)
 	runtime.KeepAlive(objects)
 	small, fast := full-base <= hugeHeapMax, each <= hugeCPUMax
-	fmt.Fprintf(b, "| heap, with the pods' objects | | %s | at most %d MiB | %s |\n", mib(full, base), hugeHeapMax>>20, verdictOf(small))
-	fmt.Fprintf(b, "| CPU of a pod without constraints | | %s | at most %s | %s |\n", short(each), short(hugeCPUMax), verdictOf(fast))
+	fmt.Fprintf(b, "| heap, with the pods' objects | | %s | at most %d MiB | %s |\n", mib(full, base), hugeHeapMax>>20,
+		verdictOf(small))
+	fmt.Fprintf(b, "| CPU of a pod without constraints | | %s | at most %s | %s |\n", short(each), short(hugeCPUMax),
+		verdictOf(fast))
 	return small && fast
 }

@@ -14,7 +14,8 @@ import (
 
 // pin makes a pod Guaranteed, with exclusive CPUs and memory.
 func pin(p *corev1.Pod, cpus int) {
-	own := corev1.ResourceList{corev1.ResourceCPU: *resource.NewQuantity(int64(cpus), resource.DecimalSI), corev1.ResourceMemory: resource.MustParse("2Gi")}
+	own := corev1.ResourceList{corev1.ResourceCPU: *resource.NewQuantity(int64(cpus), resource.DecimalSI),
+		corev1.ResourceMemory: resource.MustParse("2Gi")}
 	p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: own, Limits: own}
 }
 

@@ -63,7 +63,8 @@ func newUpstream() *upstream {
 	recorder := profile.NewRecorderFactory(events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()}))
 	var err error
 	u.scheduler, err = scheduler.New(ctx, client, factory, nil, recorder, scheduler.WithProfiles(u.profile()),
-		scheduler.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{"NoBind": u.newNoBind, "QuietPreemption": newQuietPreemption}))
+		scheduler.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{"NoBind": u.newNoBind,
+			"QuietPreemption": newQuietPreemption}))
 	if err != nil {
 		panic(fmt.Sprintf("make upstream's scheduler: %v", err))
 	}
@@ -102,7 +103,8 @@ func (u *upstream) profile() config.KubeSchedulerProfile {
 		}
 	}
 	p.Plugins.PreBind.Disabled = append(p.Plugins.PreBind.Disabled, config.Plugin{Name: "VolumeBinding"})
-	p.PluginConfig = slices.DeleteFunc(p.PluginConfig, func(c config.PluginConfig) bool { return c.Name == "DefaultPreemption" })
+	p.PluginConfig = slices.DeleteFunc(p.PluginConfig,
+		func(c config.PluginConfig) bool { return c.Name == "DefaultPreemption" })
 	return p
 }
 
@@ -139,7 +141,8 @@ func newQuietPreemption(ctx context.Context, _ apiruntime.Object, h fwk.Handle) 
 	if err != nil {
 		return nil, err
 	}
-	p.Executor.PreemptPod = func(context.Context, preemption.Candidate, preemption.ExecutorPreemptor, *corev1.Pod, string) error {
+	p.Executor.PreemptPod = func(context.Context, preemption.Candidate, preemption.ExecutorPreemptor, *corev1.Pod,
+		string) error {
 		return nil
 	}
 	return quietPreemption{p}, nil
@@ -147,7 +150,8 @@ func newQuietPreemption(ctx context.Context, _ apiruntime.Object, h fwk.Handle) 
 
 // fails does what upstream's handler does, without the API: the pod waits for an event for which its plugins have
 // registered.
-func (u *upstream) fails(ctx context.Context, _ framework.Framework, info *framework.QueuedPodInfo, status *fwk.Status, nominating *fwk.NominatingInfo, _ time.Time) {
+func (u *upstream) fails(ctx context.Context, _ framework.Framework, info *framework.QueuedPodInfo, status *fwk.Status,
+	nominating *fwk.NominatingInfo, _ time.Time) {
 	u.mu.Lock()
 	u.failed[info.Pod.UID] = true
 	u.mu.Unlock()
@@ -157,7 +161,8 @@ func (u *upstream) fails(ctx context.Context, _ framework.Framework, info *frame
 	if fit := (*framework.FitError)(nil); errors.As(status.AsError(), &fit) {
 		info.UnschedulablePlugins, info.PendingPlugins = fit.Diagnosis.UnschedulablePlugins, fit.Diagnosis.PendingPlugins
 	}
-	if err := u.scheduler.SchedulingQueue.AddUnschedulableIfNotPresent(logger, info, u.scheduler.SchedulingQueue.SchedulingCycle()); err != nil {
+	if err := u.scheduler.SchedulingQueue.AddUnschedulableIfNotPresent(logger, info,
+		u.scheduler.SchedulingQueue.SchedulingCycle()); err != nil {
 		u.scheduler.SchedulingQueue.Done(info.Pod.UID)
 	}
 	u.scheduler.SchedulingQueue.AddNominatedPod(logger, info.PodInfo, nominating)

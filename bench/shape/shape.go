@@ -219,14 +219,16 @@ func hostApart(k *kind, p *corev1.Pod) {
 func hostRatherApart(k *kind, p *corev1.Pod) {
 	if around(p).PodAntiAffinity == nil {
 		p.Spec.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
-			{Weight: 100, PodAffinityTerm: corev1.PodAffinityTerm{LabelSelector: k.selector(), TopologyKey: corev1.LabelHostname}},
+			{Weight: 100, PodAffinityTerm: corev1.PodAffinityTerm{LabelSelector: k.selector(),
+				TopologyKey: corev1.LabelHostname}},
 		}}
 	}
 }
 
 func zonesEven(k *kind, p *corev1.Pod) {
 	p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
-		MaxSkew: 5, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: k.selector(),
+		MaxSkew: 5, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.ScheduleAnyway,
+		LabelSelector: k.selector(),
 	}}
 }
 
@@ -251,7 +253,8 @@ func (k *kind) set() string { return fmt.Sprintf("%s-%d", k.name, k.revision) }
 func (k *kind) replicaSet() *appsv1.ReplicaSet {
 	labels := k.labels()
 	labels[appsv1.DefaultDeploymentUniqueLabelKey] = fmt.Sprint(k.revision)
-	return &appsv1.ReplicaSet{ObjectMeta: meta(k.set()), Spec: appsv1.ReplicaSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}}}
+	return &appsv1.ReplicaSet{ObjectMeta: meta(k.set()),
+		Spec: appsv1.ReplicaSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}}}
 }
 
 // World returns the objects besides nodes and pods: ReplicaSets, StatefulSets, Services and budgets.
@@ -261,7 +264,8 @@ func (c *Cluster) World() (out []any) {
 		case deployment:
 			out = append(out, k.replicaSet())
 		case statefulSet:
-			out = append(out, &appsv1.StatefulSet{ObjectMeta: meta(k.name), Spec: appsv1.StatefulSetSpec{Selector: k.selector()}})
+			out = append(out, &appsv1.StatefulSet{ObjectMeta: meta(k.name),
+				Spec: appsv1.StatefulSetSpec{Selector: k.selector()}})
 		case job:
 			continue
 		}
@@ -331,7 +335,8 @@ func newPod(name string, cpu, memory int64) *corev1.Pod {
 
 func owned(p *corev1.Pod, apiVersion, kind, name string) {
 	yes := true
-	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, UID: types.UID("uid-" + name), Controller: &yes}}
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name,
+		UID: types.UID("uid-" + name), Controller: &yes}}
 }
 
 // draw returns a random kind, weighted by how many pods the kinds have.
@@ -385,7 +390,8 @@ func mount(p *corev1.Pod, name string) []Change {
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: meta(name),
 		Spec: corev1.PersistentVolumeClaimSpec{
-			VolumeName: "volume-" + name, AccessModes: modes, VolumeMode: &filesystem, Resources: corev1.VolumeResourceRequirements{Requests: size},
+			VolumeName: "volume-" + name, AccessModes: modes, VolumeMode: &filesystem,
+			Resources: corev1.VolumeResourceRequirements{Requests: size},
 		},
 		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
 	}
@@ -423,7 +429,8 @@ func (c *Cluster) fill() {
 		if n.cpu < k.cpu || n.memory < k.memory || len(n.object.Spec.Taints) > 0 && !k.spot {
 			continue
 		}
-		if t := p.Spec.NodeSelector[corev1.LabelInstanceTypeStable]; t != "" && n.object.Labels[corev1.LabelInstanceTypeStable] != t {
+		if t := p.Spec.NodeSelector[corev1.LabelInstanceTypeStable]; t != "" &&
+			n.object.Labels[corev1.LabelInstanceTypeStable] != t {
 			continue
 		}
 		n.cpu, n.memory = n.cpu-k.cpu, n.memory-k.memory

@@ -58,7 +58,8 @@ func newRootCommand(began *bool) *cobra.Command {
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	o := lab.Options{Say: say}
-	root.PersistentFlags().StringVar(&o.Cache, "cache", "", "directory of the guest image (default: "+lab.CacheVariable+", else plimsoll-lab in your cache directory)")
+	root.PersistentFlags().StringVar(&o.Cache, "cache", "", "directory of the guest image (default: "+lab.CacheVariable+
+		", else plimsoll-lab in your cache directory)")
 	root.AddCommand(newBuildCommand(&o), newListCommand(), newRunCommand(&o), newExecCommand(&o))
 	for _, verb := range root.Commands() {
 		do := verb.RunE
@@ -106,7 +107,8 @@ func guestFlags(c *cobra.Command, o *lab.Options) {
 	flags := c.Flags()
 	flags.StringVar((*string)(&o.Init), "init", string(lab.Tiny), "process 1 of the guest: tiny or systemd")
 	flags.StringVar(&o.Name, "name", "", "host name of the guest (default: the machine's name)")
-	flags.StringArrayVar(&o.KernelArgs, "kernel-arg", nil, "additional argument of the guest's kernel, like isolcpus=1; may be repeated")
+	flags.StringArrayVar(&o.KernelArgs, "kernel-arg", nil,
+		"additional argument of the guest's kernel, like isolcpus=1; may be repeated")
 	flags.StringVar(&o.Bin, "bin", binBeside(), "directory of the built binaries (make build)")
 }
 
@@ -168,7 +170,8 @@ func newExecCommand(o *lab.Options) *cobra.Command {
 				return err
 			}
 			fmt.Fprintf(os.Stderr, "%s is up after %v\n", args[0], time.Since(began).Round(100*time.Millisecond))
-			return errors.Join(g.Exec(c.Context(), lab.Command{Args: args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}), g.Close())
+			return errors.Join(g.Exec(c.Context(), lab.Command{Args: args[1:], Stdin: os.Stdin, Stdout: os.Stdout,
+				Stderr: os.Stderr}), g.Close())
 		},
 	}
 	guestFlags(c, o)

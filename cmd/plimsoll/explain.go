@@ -39,7 +39,8 @@ type explainFlags struct {
 }
 
 func (f *explainFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster (default: $KUBECONFIG, else this machine's own cluster)")
+	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "",
+		"kubeconfig `file` of the cluster (default: $KUBECONFIG, else this machine's own cluster)")
 	c.Flags().IntVar(&f.question.Newest, "last", 5, "print only that many of the newest records; 0: all that are kept")
 	f.output = addOutputFlag(c, outputTable, outputJSON)
 	instanceFlags(c, &f.cluster)
@@ -87,7 +88,8 @@ its journal, which outlives the pod and the agent. Nothing is changed.`,
   plimsoll explain pod web-0 --node worker-3 -o json`,
 	}
 	c.Flags().StringVarP(&f.question.Namespace, "namespace", "n", "default", "the pod's namespace")
-	c.Flags().StringVar(&f.question.Node, "node", "", "the node to ask (default: the pod's node, while the pod is in the API)")
+	c.Flags().StringVar(&f.question.Node, "node", "",
+		"the node to ask (default: the pod's node, while the pod is in the API)")
 	f.add(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) != 1 {

@@ -64,10 +64,12 @@ nodes are registered.`,
 	f.IntVar(&o.Zones, "zones", 0, "spread the nodes over this many zones (topology.kubernetes.io/zone); 0: no zones")
 	f.StringVar(&flags.cpu, "cpu", o.Capacity.CPU.String(), "CPUs of each node")
 	f.StringVar(&flags.memory, "memory", o.Capacity.Memory.String(), "memory of each node")
-	f.StringVar(&flags.storage, "ephemeral-storage", o.Capacity.EphemeralStorage.String(), "ephemeral storage of each node")
+	f.StringVar(&flags.storage, "ephemeral-storage", o.Capacity.EphemeralStorage.String(),
+		"ephemeral storage of each node")
 	f.Int64Var(&o.Capacity.Pods, "pods", o.Capacity.Pods, "how many pods each node accepts")
 	f.Float32Var(&flags.podQPS, "pod-qps", 500, "limit of requests about pods per second; heartbeats are not limited")
-	f.DurationVar(&o.LeaseDuration, "lease-duration", 0, "validity of a node's lease; it is renewed after a quarter of it; 0: 40s")
+	f.DurationVar(&o.LeaseDuration, "lease-duration", 0,
+		"validity of a node's lease; it is renewed after a quarter of it; 0: 40s")
 	f.DurationVar(&o.ReportEvery, "status-report-frequency", 0, "how often an unchanged status is reported; 0: 5m")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of the jitter of heartbeats and of the choice of faulty nodes")
 	f.StringVar(&flags.faults, "faults", "", "`file` of faults to execute")
@@ -82,7 +84,8 @@ func (f fleetFlags) fill(o *fleet.Options) (err error) {
 	for _, q := range []struct {
 		flag, text string
 		into       *resource.Quantity
-	}{{"cpu", f.cpu, &o.Capacity.CPU}, {"memory", f.memory, &o.Capacity.Memory}, {"ephemeral-storage", f.storage, &o.Capacity.EphemeralStorage}} {
+	}{{"cpu", f.cpu, &o.Capacity.CPU}, {"memory", f.memory, &o.Capacity.Memory}, {"ephemeral-storage", f.storage,
+		&o.Capacity.EphemeralStorage}} {
 		parsed, err := resource.ParseQuantity(q.text)
 		if err != nil {
 			return fmt.Errorf("--%s: %q: %w; write it as 4, 500m or 16Gi", q.flag, q.text, err)
@@ -98,10 +101,12 @@ func (f fleetFlags) fill(o *fleet.Options) (err error) {
 			return fmt.Errorf("read --faults %s: %w", f.faults, err)
 		}
 	}
-	if o.Client, err = kube.NewClient(kube.Options{Kubeconfig: f.kubeconfig, UserAgent: "plimsoll-fleet", QPS: -1}); err != nil {
+	if o.Client, err = kube.NewClient(kube.Options{Kubeconfig: f.kubeconfig, UserAgent: "plimsoll-fleet",
+		QPS: -1}); err != nil {
 		return err
 	}
-	if o.Pods, err = kube.NewClient(kube.Options{Kubeconfig: f.kubeconfig, UserAgent: "plimsoll-fleet-pods", QPS: f.podQPS, Burst: int(f.podQPS)}); err != nil {
+	if o.Pods, err = kube.NewClient(kube.Options{Kubeconfig: f.kubeconfig, UserAgent: "plimsoll-fleet-pods", QPS: f.podQPS,
+		Burst: int(f.podQPS)}); err != nil {
 		return err
 	}
 	return nil
@@ -125,7 +130,8 @@ func fleetSocket(c *cobra.Command) func() (string, error) {
 	var o cluster.Options
 	var control string
 	c.Flags().StringVar(&control, "control", defaultControl(), "control socket of the fleet")
-	c.Flags().StringVar(&o.Instance, "instance", "", "select the fleet that up --hollow started for this cluster, instead of --control")
+	c.Flags().StringVar(&o.Instance, "instance", "",
+		"select the fleet that up --hollow started for this cluster, instead of --control")
 	c.Flags().StringVar(&o.StateDir, "state-dir", "", "select it by the cluster's state directory")
 	return func() (string, error) {
 		if o.Instance == "" && o.StateDir == "" {

@@ -44,7 +44,8 @@ func (l *leaderElection) acts() bool { return !l.on || l.leading.Load() }
 // status returns a metric that says whether this process leads, with upstream's name.
 func (l *leaderElection) status() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "leader_election_master_status", Help: "1: this process leads; 0: it does not", ConstLabels: prometheus.Labels{"name": l.Name},
+		Name: "leader_election_master_status", Help: "1: this process leads; 0: it does not",
+		ConstLabels: prometheus.Labels{"name": l.Name},
 	}, func() float64 {
 		if l.acts() {
 			return 1
@@ -56,17 +57,22 @@ func (l *leaderElection) status() prometheus.Collector {
 // effective returns the settings in effect, in the form of the configuration file.
 func (l *leaderElection) effective() componentv1alpha1.LeaderElectionConfiguration {
 	return componentv1alpha1.LeaderElectionConfiguration{
-		LeaderElect: &l.on, LeaseDuration: metav1.Duration{Duration: l.LeaseDuration}, RenewDeadline: metav1.Duration{Duration: l.RenewDeadline},
-		RetryPeriod: metav1.Duration{Duration: l.RetryPeriod}, ResourceLock: l.lock, ResourceName: l.Name, ResourceNamespace: l.Namespace,
+		LeaderElect: &l.on, LeaseDuration: metav1.Duration{Duration: l.LeaseDuration},
+		RenewDeadline: metav1.Duration{Duration: l.RenewDeadline},
+		RetryPeriod:   metav1.Duration{Duration: l.RetryPeriod}, ResourceLock: l.lock, ResourceName: l.Name,
+		ResourceNamespace: l.Namespace,
 	}
 }
 
 func leaderElectionFlags(f *pflag.FlagSet, lease string) *leaderElection {
 	l := &leaderElection{Config: election.Default(lease)}
 	f.BoolVar(&l.on, "leader-elect", true, "act only while holding a Lease, so that several of these processes may run")
-	f.DurationVar(&l.LeaseDuration, "leader-elect-lease-duration", l.LeaseDuration, "how long other candidates wait for a leader that does not renew the Lease")
-	f.DurationVar(&l.RenewDeadline, "leader-elect-renew-deadline", l.RenewDeadline, "how long the leader continues without a renewal")
-	f.DurationVar(&l.RetryPeriod, "leader-elect-retry-period", l.RetryPeriod, "pause between attempts to take or renew the Lease")
+	f.DurationVar(&l.LeaseDuration, "leader-elect-lease-duration", l.LeaseDuration,
+		"how long other candidates wait for a leader that does not renew the Lease")
+	f.DurationVar(&l.RenewDeadline, "leader-elect-renew-deadline", l.RenewDeadline,
+		"how long the leader continues without a renewal")
+	f.DurationVar(&l.RetryPeriod, "leader-elect-retry-period", l.RetryPeriod,
+		"pause between attempts to take or renew the Lease")
 	f.StringVar(&l.Name, "leader-elect-resource-name", l.Name, "name of the Lease")
 	f.StringVar(&l.Namespace, "leader-elect-resource-namespace", l.Namespace, "namespace of the Lease")
 	f.StringVar(&l.lock, "leader-elect-resource-lock", "leases", "kind of the lock; only leases is supported")
@@ -101,7 +107,8 @@ func (l *leaderElection) fill(f *pflag.FlagSet, file *componentv1alpha1.LeaderEl
 
 // run runs lead, at once or while this process is the leader. lead gets a function that reports whether the process
 // still leads.
-func (l *leaderElection) run(ctx context.Context, kubeconfig, agent string, lead func(ctx context.Context, leads func() bool) error) error {
+func (l *leaderElection) run(ctx context.Context, kubeconfig, agent string,
+	lead func(ctx context.Context, leads func() bool) error) error {
 	if l.lock != "leases" {
 		return usageError{errUnknownLock(l.lock)}
 	}

@@ -33,18 +33,30 @@ default), --collect-pods=false, --node-monitor-period=5s, --pod-eviction-attempt
 	f := c.Flags()
 	m := &o.Monitor
 	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster")
-	f.DurationVar(&m.Grace, "node-monitor-grace-period", m.Grace, "how long a node may not renew its Lease before its status becomes Unknown")
-	f.DurationVar(&m.StartupGrace, "node-startup-grace-period", m.StartupGrace, "the same for a node that has never reported a status, counted from its creation")
-	f.DurationVar(&m.MonitorPeriod, "node-monitor-period", 0, "check all nodes together at this interval; 0: check each node when its grace period ends")
-	f.Float32Var(&m.EvictionRate, "node-eviction-rate", m.EvictionRate, "how many nodes per second and zone get a NoExecute taint because they are down")
-	f.Float32Var(&m.SecondaryRate, "secondary-node-eviction-rate", m.SecondaryRate, "the same in a large zone that is unhealthy, and while the pods do not fit elsewhere")
-	f.Float32Var(&m.UnhealthyZone, "unhealthy-zone-threshold", m.UnhealthyZone, "a zone is unhealthy if this share of its nodes, and at least 3, are down")
-	f.IntVar(&m.LargeZone, "large-cluster-size-threshold", m.LargeZone, "a zone with more nodes is large; in a smaller one no node is tainted while the zone is unhealthy")
-	f.BoolVar(&m.ByRoom, "pace-by-room", m.ByRoom, "use the secondary rate while the pods of a node do not fit on the healthy nodes")
-	f.BoolVar(&o.RespectBudgets, "respect-disruption-budgets", false, "evict pods through the Eviction API, which respects PodDisruptionBudgets, instead of deleting them")
-	f.IntVar(&m.EvictAttempts, "pod-eviction-attempts", 0, "give up the eviction of a pod after that many attempts; 0: retry until it succeeds")
-	f.BoolVar(&m.Collect, "collect-pods", m.Collect, "delete pods of deleted nodes, and terminating pods of out-of-service nodes, as pod garbage collection does")
-	f.DurationVar(&m.OrphanAfter, "orphan-quarantine", m.OrphanAfter, "how long a node must be missing before its pods are deleted")
+	f.DurationVar(&m.Grace, "node-monitor-grace-period", m.Grace,
+		"how long a node may not renew its Lease before its status becomes Unknown")
+	f.DurationVar(&m.StartupGrace, "node-startup-grace-period", m.StartupGrace,
+		"the same for a node that has never reported a status, counted from its creation")
+	f.DurationVar(&m.MonitorPeriod, "node-monitor-period", 0,
+		"check all nodes together at this interval; 0: check each node when its grace period ends")
+	f.Float32Var(&m.EvictionRate, "node-eviction-rate", m.EvictionRate,
+		"how many nodes per second and zone get a NoExecute taint because they are down")
+	f.Float32Var(&m.SecondaryRate, "secondary-node-eviction-rate", m.SecondaryRate,
+		"the same in a large zone that is unhealthy, and while the pods do not fit elsewhere")
+	f.Float32Var(&m.UnhealthyZone, "unhealthy-zone-threshold", m.UnhealthyZone,
+		"a zone is unhealthy if this share of its nodes, and at least 3, are down")
+	f.IntVar(&m.LargeZone, "large-cluster-size-threshold", m.LargeZone,
+		"a zone with more nodes is large; in a smaller one no node is tainted while the zone is unhealthy")
+	f.BoolVar(&m.ByRoom, "pace-by-room", m.ByRoom,
+		"use the secondary rate while the pods of a node do not fit on the healthy nodes")
+	f.BoolVar(&o.RespectBudgets, "respect-disruption-budgets", false,
+		"evict pods through the Eviction API, which respects PodDisruptionBudgets, instead of deleting them")
+	f.IntVar(&m.EvictAttempts, "pod-eviction-attempts", 0,
+		"give up the eviction of a pod after that many attempts; 0: retry until it succeeds")
+	f.BoolVar(&m.Collect, "collect-pods", m.Collect,
+		"delete pods of deleted nodes, and terminating pods of out-of-service nodes, as pod garbage collection does")
+	f.DurationVar(&m.OrphanAfter, "orphan-quarantine", m.OrphanAfter,
+		"how long a node must be missing before its pods are deleted")
 	leader := leaderElectionFlags(f, "plimsoll-lifecycle")
 	port := servingFlags(f, portLifecycle)
 	_ = c.MarkFlagRequired("kubeconfig")
@@ -53,10 +65,12 @@ default), --collect-pods=false, --node-monitor-period=5s, --pod-eviction-attempt
 		m.Seed = uint64(time.Now().UnixNano())
 		var err error
 		// Writes have no rate limit: they are bounded by how many may be in flight and by the server's priority and fairness.
-		if o.Client, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-lifecycle", QPS: -1}); err != nil {
+		if o.Client, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-lifecycle",
+			QPS: -1}); err != nil {
 			return usageError{err}
 		}
-		if o.Events, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-lifecycle-events", QPS: -1}); err != nil {
+		if o.Events, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-lifecycle-events",
+			QPS: -1}); err != nil {
 			return usageError{err}
 		}
 		if err := errors.Join(o.Check(), port.Check(), leader.Check()); err != nil {

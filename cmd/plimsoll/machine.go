@@ -33,12 +33,16 @@ reported, in whole memory blocks; the kernel uses a part of that itself, which d
 	}
 	output := addOutputFlag(c, outputYAML, outputJSON, outputTable)
 	flags := c.Flags()
-	flags.StringVar(&rootDir, "root-dir", "/var/lib/kubelet", "the agent's directory: nodefs is its file system, or that of the nearest directory above it that exists")
-	flags.StringVar(&imageDir, "image-dir", "/var/lib/containerd", "the runtime's directory: imagefs is its file system; if it does not exist, imagefs is nodefs")
-	flags.BoolVar(&installed, "installed", false, "print installed memory where it is known, to plan for machines or to compare them")
+	flags.StringVar(&rootDir, "root-dir", "/var/lib/kubelet",
+		"the agent's directory: nodefs is its file system, or that of the nearest directory above it that exists")
+	flags.StringVar(&imageDir, "image-dir", "/var/lib/containerd",
+		"the runtime's directory: imagefs is its file system; if it does not exist, imagefs is nodefs")
+	flags.BoolVar(&installed, "installed", false,
+		"print installed memory where it is known, to plan for machines or to compare them")
 	flags.StringVar(&root, "root", "/", "describe the machine whose root file system is mounted at this path")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		h := machineinfo.Host{Root: root, StateDir: existing(filepath.Join(root, rootDir)), ImageDir: filepath.Join(root, imageDir)}
+		h := machineinfo.Host{Root: root, StateDir: existing(filepath.Join(root, rootDir)), ImageDir: filepath.Join(root,
+			imageDir)}
 		if _, err := os.Stat(h.ImageDir); errors.Is(err, os.ErrNotExist) {
 			h.ImageDir = ""
 		}

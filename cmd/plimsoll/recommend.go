@@ -26,7 +26,8 @@ func newRecommendCommand() *cobra.Command {
 	}
 	c.AddCommand(newRecommendReservationsCommand())
 	c.RunE = func(c *cobra.Command, args []string) error {
-		return usageError{fmt.Errorf("recommend: %q: want reservations (see plimsoll recommend --help)", strings.Join(args, " "))}
+		return usageError{fmt.Errorf("recommend: %q: want reservations (see plimsoll recommend --help)",
+			strings.Join(args, " "))}
 	}
 	return c
 }
@@ -70,10 +71,11 @@ or v2; with root it reads memory exactly.`,
 		defer sink.Close()
 		var result *recommend.Result
 		o.Seen = noteEvery(sink, time.Minute)
-		err = progress.Step(sink, fmt.Sprintf("measure for %v (interrupt: print the result so far)", o.For), func() (string, error) {
-			result, err = recommend.Reservations(c.Context(), o)
-			return "", err
-		})
+		err = progress.Step(sink, fmt.Sprintf("measure for %v (interrupt: print the result so far)", o.For),
+			func() (string, error) {
+				result, err = recommend.Reservations(c.Context(), o)
+				return "", err
+			})
 		if err != nil {
 			return err
 		}
@@ -98,6 +100,7 @@ func noteEvery(sink progress.Sink, period time.Duration) func(corerecommend.Samp
 			return
 		}
 		last = time.Now()
-		sink.Show(progress.Event{Phase: progress.Note, Detail: fmt.Sprintf("%d samples, %d pods, %d processes outside", samples, s.Pods, len(s.Processes))})
+		sink.Show(progress.Event{Phase: progress.Note, Detail: fmt.Sprintf("%d samples, %d pods, %d processes outside",
+			samples, s.Pods, len(s.Processes))})
 	}
 }

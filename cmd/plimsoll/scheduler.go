@@ -44,9 +44,12 @@ agent can assign them; in the file that rule is called NodeResourceTopologyMatch
 	f.StringVar(&s.config, "config", "", "KubeSchedulerConfiguration `file` (default: upstream's defaults)")
 	f.StringVar(&s.writeTo, "write-config-to", "", "write the effective configuration to this `file`, and exit")
 	f.StringVar(&s.o.Name, "scheduler-name", scheduler.DefaultName, "place pods with this spec.schedulerName")
-	f.IntVar(&s.o.BindsInFlight, "binds-in-flight", scheduler.BindsInFlightDefault, "how many binds may be in flight to the API server at once")
-	f.StringVar(&s.sampling, "sampling", s.sampling, "which nodes to consider for a pod: `all`, or compat: as many as kube-scheduler would, by percentageOfNodesToScore")
-	f.Uint64Var(&s.o.Seed, "seed", 0, "seed of the choice among nodes with equal scores; the same seed and history give the same placements")
+	f.IntVar(&s.o.BindsInFlight, "binds-in-flight", scheduler.BindsInFlightDefault,
+		"how many binds may be in flight to the API server at once")
+	f.StringVar(&s.sampling, "sampling", s.sampling,
+		"which nodes to consider for a pod: `all`, or compat: as many as kube-scheduler would, by percentageOfNodesToScore")
+	f.Uint64Var(&s.o.Seed, "seed", 0,
+		"seed of the choice among nodes with equal scores; the same seed and history give the same placements")
 	c.RunE = func(c *cobra.Command, _ []string) error { return s.run(c.Context()) }
 	return c
 }
@@ -82,7 +85,8 @@ func (s *schedulerCommand) run(ctx context.Context) error {
 	s.o.Metrics, s.o.Health = scheduler.NewMetrics(), scheduler.NewHealth()
 	port := &u.port.Options
 	// As in kube-scheduler, /livez checks this process alone, so that it is not restarted because another one is late.
-	loop, lists := serving.Check{Name: "sched-loop", Do: s.o.Health.Alive}, serving.Check{Name: "sched-handler-sync", Do: s.o.Health.Synced}
+	loop, lists := serving.Check{Name: "sched-loop", Do: s.o.Health.Alive}, serving.Check{Name: "sched-handler-sync",
+		Do: s.o.Health.Synced}
 	port.Live = []serving.Check{loop}
 	port.Well = []serving.Check{s.leader.health(), loop}
 	port.Ready = []serving.Check{s.leader.health(), lists, loop}
@@ -141,7 +145,8 @@ func (s *schedulerCommand) compile() (*schedulerconfig.Config, error) {
 		s.leader.fill(s.flags, file.LeaderElection)
 	}
 	// Schedulers for pods of the same schedulerName compete for one Lease, upstream's scheduler included.
-	named := s.flags.Changed("leader-elect-resource-name") || file.LeaderElection != nil && file.LeaderElection.ResourceName != ""
+	named := s.flags.Changed("leader-elect-resource-name") || file.LeaderElection != nil &&
+		file.LeaderElection.ResourceName != ""
 	if s.o.Name != scheduler.DefaultName && !named {
 		s.leader.Name = s.o.Name
 	}

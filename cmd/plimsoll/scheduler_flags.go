@@ -70,24 +70,38 @@ var idleFlags = []struct{ name, value, why string }{
 // schedulerFlags defines the flags of kube-scheduler, except those of leader election and --config.
 func schedulerFlags(f *pflag.FlagSet) *upstreamFlags {
 	u := &upstreamFlags{flags: f, port: servingFlags(f, portScheduler)}
-	f.StringVar(&u.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster (default: the configuration of the pod in which this runs)")
+	f.StringVar(&u.kubeconfig, "kubeconfig", "",
+		"kubeconfig `file` of the cluster (default: the configuration of the pod in which this runs)")
 	f.StringVar(&u.master, "master", "", "address of the API server, instead of the kubeconfig's")
-	f.StringVar(&u.authentication, "authentication-kubeconfig", "", "kubeconfig `file` for TokenReviews (default: --kubeconfig)")
-	f.StringVar(&u.access, "authorization-kubeconfig", "", "kubeconfig `file` for SubjectAccessReviews (default: --kubeconfig)")
-	f.BoolVar(&u.skipLookup, "authentication-skip-lookup", false, "without --client-ca-file, do not take the CA of client certificates from the cluster")
-	f.BoolVar(&u.tolerate, "authentication-tolerate-lookup-failure", true, "start even if that CA cannot be read; client certificates are then refused")
-	f.DurationVar(&u.tokenTTL, "authentication-token-webhook-cache-ttl", 10*time.Second, "how long TokenReviews are cached")
-	f.DurationVar(&u.allowTTL, "authorization-webhook-cache-authorized-ttl", 10*time.Second, "how long positive SubjectAccessReviews are cached")
-	f.DurationVar(&u.denyTTL, "authorization-webhook-cache-unauthorized-ttl", 10*time.Second, "how long negative SubjectAccessReviews are cached")
-	f.StringSliceVar(&u.port.AlwaysAllow, "authorization-always-allow-paths", serving.AlwaysAllowDefault, "paths that need no authorization")
-	f.StringVar(&u.port.TLS.MinVersion, "tls-min-version", "", "least version of TLS: VersionTLS10 to VersionTLS13 (default: VersionTLS12)")
-	f.StringSliceVar(&u.port.TLS.CipherSuites, "tls-cipher-suites", nil, "cipher suites to offer, by name (default: Go's choice)")
-	f.Int32SliceVar(&u.port.TLS.Curves, "tls-curve-preferences", nil, "key exchanges to offer, by number (default: Go's choice)")
+	f.StringVar(&u.authentication, "authentication-kubeconfig", "",
+		"kubeconfig `file` for TokenReviews (default: --kubeconfig)")
+	f.StringVar(&u.access, "authorization-kubeconfig", "",
+		"kubeconfig `file` for SubjectAccessReviews (default: --kubeconfig)")
+	f.BoolVar(&u.skipLookup, "authentication-skip-lookup", false,
+		"without --client-ca-file, do not take the CA of client certificates from the cluster")
+	f.BoolVar(&u.tolerate, "authentication-tolerate-lookup-failure", true,
+		"start even if that CA cannot be read; client certificates are then refused")
+	f.DurationVar(&u.tokenTTL, "authentication-token-webhook-cache-ttl", 10*time.Second,
+		"how long TokenReviews are cached")
+	f.DurationVar(&u.allowTTL, "authorization-webhook-cache-authorized-ttl", 10*time.Second,
+		"how long positive SubjectAccessReviews are cached")
+	f.DurationVar(&u.denyTTL, "authorization-webhook-cache-unauthorized-ttl", 10*time.Second,
+		"how long negative SubjectAccessReviews are cached")
+	f.StringSliceVar(&u.port.AlwaysAllow, "authorization-always-allow-paths", serving.AlwaysAllowDefault,
+		"paths that need no authorization")
+	f.StringVar(&u.port.TLS.MinVersion, "tls-min-version", "",
+		"least version of TLS: VersionTLS10 to VersionTLS13 (default: VersionTLS12)")
+	f.StringSliceVar(&u.port.TLS.CipherSuites, "tls-cipher-suites", nil,
+		"cipher suites to offer, by name (default: Go's choice)")
+	f.Int32SliceVar(&u.port.TLS.Curves, "tls-curve-preferences", nil,
+		"key exchanges to offer, by number (default: Go's choice)")
 	f.BoolVar(&u.profiling, "profiling", true, "serve /debug/pprof/ to authorized clients")
-	f.BoolVar(&u.contention, "contention-profiling", false, "record where goroutines block, for /debug/pprof/block; this costs CPU")
+	f.BoolVar(&u.contention, "contention-profiling", false,
+		"record where goroutines block, for /debug/pprof/block; this costs CPU")
 	f.IntVarP(&u.verbosity, "v", "v", 0, "log level: from 4, every decision is logged")
 	f.StringVar(&u.logFormat, "logging-format", "text", "format of the log: text or json")
-	f.StringArrayVar(&u.gates, "feature-gates", nil, "`name=bool,...` of Kubernetes 1.36's feature gates; a warning names those without an effect")
+	f.StringArrayVar(&u.gates, "feature-gates", nil,
+		"`name=bool,...` of Kubernetes 1.36's feature gates; a warning names those without an effect")
 	for _, idle := range idleFlags {
 		if idle.value == "" {
 			f.Bool(idle.name, false, "no effect: "+idle.why)
@@ -139,7 +153,8 @@ const verboseDebug = 4
 func (u *upstreamFlags) client(agent string, kubeconfigs ...string) (*kube.Client, error) {
 	kubeconfig := cmp.Or(kubeconfigs...)
 	if kubeconfig == "" && u.master == "" && os.Getenv("KUBERNETES_SERVICE_HOST") == "" {
-		return nil, errors.New("--kubeconfig: required outside of a pod, as a flag or as clientConnection.kubeconfig in the file of --config")
+		return nil,
+			errors.New("--kubeconfig: required outside of a pod, as a flag or as clientConnection.kubeconfig in the file of --config")
 	}
 	// Writes have no rate limit: they are bounded by --binds-in-flight and by how the server answers.
 	return kube.NewClient(kube.Options{Kubeconfig: kubeconfig, Master: u.master, UserAgent: agent, QPS: -1})
@@ -175,7 +190,8 @@ func (u *upstreamFlags) open(ctx context.Context, kubeconfig string) error {
 		}
 		for pattern, answer := range map[string]http.HandlerFunc{
 			"GET /debug/pprof/": pprof.Index, "GET /debug/pprof/cmdline": pprof.Cmdline,
-			"GET /debug/pprof/profile": pprof.Profile, "GET /debug/pprof/symbol": pprof.Symbol, "GET /debug/pprof/trace": pprof.Trace,
+			"GET /debug/pprof/profile": pprof.Profile, "GET /debug/pprof/symbol": pprof.Symbol,
+			"GET /debug/pprof/trace": pprof.Trace,
 		} {
 			o.Handlers[pattern] = withProfileTime(answer)
 		}
@@ -199,7 +215,8 @@ const profileTime = 5 * time.Minute
 func withProfileTime(answer http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(profileTime))
-		answer(w, r.WithContext(context.WithValue(r.Context(), http.ServerContextKey, &http.Server{WriteTimeout: profileTime})))
+		answer(w, r.WithContext(context.WithValue(r.Context(), http.ServerContextKey,
+			&http.Server{WriteTimeout: profileTime})))
 	})
 }
 

@@ -25,9 +25,11 @@ import (
 // kubeadmLine is the command of kubeadm 1.36's static pod (cmd/kubeadm/app/phases/controlplane), k3sLine the arguments
 // that k3s 1.36 passes to its scheduler (pkg/daemons/control).
 var (
-	kubeadmLine = []string{"--authentication-kubeconfig=KUBECONFIG", "--authorization-kubeconfig=KUBECONFIG", "--bind-address=127.0.0.1",
+	kubeadmLine = []string{"--authentication-kubeconfig=KUBECONFIG", "--authorization-kubeconfig=KUBECONFIG",
+		"--bind-address=127.0.0.1",
 		"--kubeconfig=KUBECONFIG", "--leader-elect=true"}
-	k3sLine = []string{"--authentication-kubeconfig=KUBECONFIG", "--authorization-kubeconfig=KUBECONFIG", "--bind-address=127.0.0.1",
+	k3sLine = []string{"--authentication-kubeconfig=KUBECONFIG", "--authorization-kubeconfig=KUBECONFIG",
+		"--bind-address=127.0.0.1",
 		"--kubeconfig=KUBECONFIG", "--profiling=false", "--secure-port=10259", "--leader-elect=false", "--v=0", "--vmodule=",
 		"--tls-cert-file=", "--tls-private-key-file=", "--feature-gates=NodeDeclaredFeatures=false"}
 )
@@ -59,7 +61,8 @@ func TestBadSchedulerFlags(t *testing.T) {
 		"--feature-gates: NodeSwap=false: is locked":                       {"--feature-gates=NodeSwap=false"},
 		"--logging-format: \"xml\"":                                        {"--logging-format=xml"},
 		"--kubeconfig: required outside of a pod":                          {"--leader-elect=false"},
-		"--tls-min-version: \"VersionTLS9\"":                               {"--kubeconfig=KUBECONFIG", "--tls-min-version=VersionTLS9"},
+		"--tls-min-version: \"VersionTLS9\"": {"--kubeconfig=KUBECONFIG",
+			"--tls-min-version=VersionTLS9"},
 	} {
 		err := run(t.Context(), append([]string{"scheduler"}, withKubeconfig(t, line, "https://127.0.0.1:1")...))
 		if err == nil || !strings.Contains(err.Error(), want) || exitCode(err) != exitUsage {
@@ -87,8 +90,10 @@ clusters: [{name: c, cluster: {server: %q}}], users: [{name: u, user: {token: t}
 // "good" may do everything.
 func emptyCluster(t *testing.T, lists chan struct{}) http.Handler {
 	kinds := map[string]kube.Kind{}
-	for _, k := range []kube.Kind{kube.Pods, kube.Nodes, kube.Namespaces, kube.DisruptionBudgets, kube.Services, kube.ReplicationControllers, kube.ReplicaSets,
-		kube.StatefulSets, kube.StorageClasses, kube.Volumes, kube.VolumeClaims, kube.CSINodes, kube.CSIDrivers, kube.CSIStorageCapacities, kube.VolumeAttachments} {
+	for _, k := range []kube.Kind{kube.Pods, kube.Nodes, kube.Namespaces, kube.DisruptionBudgets, kube.Services,
+		kube.ReplicationControllers, kube.ReplicaSets,
+		kube.StatefulSets, kube.StorageClasses, kube.Volumes, kube.VolumeClaims, kube.CSINodes, kube.CSIDrivers,
+		kube.CSIStorageCapacities, kube.VolumeAttachments} {
 		kinds[k.Resource] = k
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -100,7 +105,8 @@ func emptyCluster(t *testing.T, lists chan struct{}) http.Handler {
 		switch {
 		case r.Method == http.MethodGet && known && r.URL.Query().Get("watch") != "":
 			if r.URL.Query().Get("sendInitialEvents") != "" {
-				http.Error(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422}`, http.StatusUnprocessableEntity)
+				http.Error(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422}`,
+					http.StatusUnprocessableEntity)
 				return
 			}
 			w.WriteHeader(http.StatusOK)
@@ -111,17 +117,20 @@ func emptyCluster(t *testing.T, lists chan struct{}) http.Handler {
 			case <-lists:
 			case <-r.Context().Done():
 			}
-			answer(map[string]any{"apiVersion": k.GroupVersion.String(), "kind": reflect.TypeOf(k.NewList()).Elem().Name(), "metadata": map[string]any{"resourceVersion": "1"}})
+			answer(map[string]any{"apiVersion": k.GroupVersion.String(), "kind": reflect.TypeOf(k.NewList()).Elem().Name(),
+				"metadata": map[string]any{"resourceVersion": "1"}})
 		case resource == "tokenreviews":
 			var review authenticationv1.TokenReview
 			_ = json.NewDecoder(r.Body).Decode(&review)
 			answer(map[string]any{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
-				"status": authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: "someone"}}})
+				"status": authenticationv1.TokenReviewStatus{Authenticated: true,
+					User: authenticationv1.UserInfo{Username: "someone"}}})
 		case resource == "subjectaccessreviews":
 			answer(map[string]any{"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
 				"status": authorizationv1.SubjectAccessReviewStatus{Allowed: true}})
 		default:
-			http.Error(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`, http.StatusNotFound)
+			http.Error(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`,
+				http.StatusNotFound)
 		}
 	})
 }
@@ -140,10 +149,12 @@ func TestSchedulerServes(t *testing.T) {
 		l.Close()
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		args := withKubeconfig(t, []string{"scheduler", "--kubeconfig=KUBECONFIG", "--leader-elect=false", "--bind-address=127.0.0.1",
+		args := withKubeconfig(t, []string{"scheduler", "--kubeconfig=KUBECONFIG", "--leader-elect=false",
+			"--bind-address=127.0.0.1",
 			fmt.Sprint("--secure-port=", port), fmt.Sprint("--profiling=", profiling), "--kube-api-qps=50"}, api.URL)
 		go func() { ended <- run(ctx, args) }()
-		client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // its certificate is self-signed
+		// its certificate is self-signed
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 		ask := func(path string) (int, string) {
 			for {
 				r, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", port, path), nil)
@@ -175,7 +186,8 @@ func TestSchedulerServes(t *testing.T) {
 			}
 		}
 		expect("/livez", 200, "ok")
-		for status, body := ask("/readyz"); status == 200; status, body = ask("/readyz") { // the scheduler has not started yet
+		// the scheduler has not started yet
+		for status, body := ask("/readyz"); status == 200; status, body = ask("/readyz") {
 			if body != "ok" {
 				t.Errorf("ready: %s", body)
 			}
@@ -189,7 +201,8 @@ func TestSchedulerServes(t *testing.T) {
 		expect("/metrics", 200, "scheduler_pending_pods")
 		expect("/metrics", 200, `leader_election_master_status{name="kube-scheduler"} 1`)
 		expect("/metrics/resources", 200, "")
-		expect("/configz", 200, `{"componentconfig":{"kind":"KubeSchedulerConfiguration","apiVersion":"kubescheduler.config.k8s.io/v1"`)
+		expect("/configz", 200,
+			`{"componentconfig":{"kind":"KubeSchedulerConfiguration","apiVersion":"kubescheduler.config.k8s.io/v1"`)
 		expect("/configz", 200, fmt.Sprintf(`"enableProfiling":%v`, profiling))
 		expect("/debug/pprof/cmdline", map[bool]int{true: 200, false: 404}[profiling], "")
 		cancel()

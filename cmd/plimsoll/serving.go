@@ -23,9 +23,11 @@ func servingFlags(f *pflag.FlagSet, port int) *securePort {
 	s := &securePort{serving.Options{BindAddress: "0.0.0.0", Port: port}}
 	f.IntVar(&s.Port, "secure-port", s.Port, "HTTPS port of /healthz and, for authorized clients, /metrics; 0: none")
 	f.StringVar(&s.BindAddress, "bind-address", s.BindAddress, "address to listen on")
-	f.StringVar(&s.CertFile, "tls-cert-file", "", "`file` with the serving certificate (default: a generated one in memory)")
+	f.StringVar(&s.CertFile, "tls-cert-file", "",
+		"`file` with the serving certificate (default: a generated one in memory)")
 	f.StringVar(&s.KeyFile, "tls-private-key-file", "", "`file` with the key of the serving certificate")
-	f.StringVar(&s.ClientCA, "client-ca-file", "", "`file` with the CA of client certificates; without one, only tokens are accepted")
+	f.StringVar(&s.ClientCA, "client-ca-file", "",
+		"`file` with the CA of client certificates; without one, only tokens are accepted")
 	return s
 }
 

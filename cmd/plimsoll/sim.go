@@ -73,7 +73,8 @@ outcome and the same trace.
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of all random choices")
 	f.StringVar(&flags.faults, "faults", "", "`file` of events")
 	f.StringArrayVar(&flags.policies, "policy", []string{"plimsoll"}, "policy to compare with upstream; may be repeated")
-	f.BoolVar(&flags.day, "day", false, "simulate a bad day of a large cluster: 50,000 nodes in ten zones, 24h; other flags change it")
+	f.BoolVar(&flags.day, "day", false,
+		"simulate a bad day of a large cluster: 50,000 nodes in ten zones, 24h; other flags change it")
 	f.BoolVar(&o.Exact, "exact", false, "simulate each heartbeat individually: the same result, much slower")
 	f.StringVarP(&output, "output", "o", "table", "table or json")
 	return c
@@ -133,7 +134,8 @@ func parsePolicy(text string) (sim.Policy, error) {
 	base, changes, changed := strings.Cut(text, ":")
 	bases := map[string]func() sim.Policy{"upstream": sim.Upstream, "plimsoll": sim.Ours}
 	if bases[base] == nil {
-		return sim.Policy{}, fmt.Errorf("--policy %q: %q: want upstream or plimsoll, and after a colon the changes", text, base)
+		return sim.Policy{}, fmt.Errorf("--policy %q: %q: want upstream or plimsoll, and after a colon the changes", text,
+			base)
 	}
 	p := bases[base]()
 	p.Name = text

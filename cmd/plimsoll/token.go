@@ -74,7 +74,8 @@ encrypted with the key that the command has as --certificate-key: whoever has th
 		},
 	}
 	instanceFlags(c, &o)
-	c.Flags().DurationVar(&life, "ttl", bootstrap.DefaultLife, "how long the token is valid; 0: until it is deleted (with --server: 2h unless given)")
+	c.Flags().DurationVar(&life, "ttl", bootstrap.DefaultLife,
+		"how long the token is valid; 0: until it is deleted (with --server: 2h unless given)")
 	c.Flags().BoolVar(&server, "server", false, "a token by which machines become further servers of the cluster")
 	c.Flags().StringVar(&description, "description", "", "what the token is for, shown by token list")
 	c.Flags().StringVarP(&output, "output", "o", "command", "command or json")

@@ -69,35 +69,52 @@ run again without --token and --certificate-key after a reboot.`,
 	instanceFlags(c, &o)
 	nodeFlags(c, &o)
 	f.BoolVar(&detach, "detach", false, "go to the background and return when the node is Ready")
-	f.IntVar(&o.Nodes, "nodes", 1, "number of nodes that this machine becomes; those beside the first are in network namespaces")
-	f.StringVar(&o.NodeCIDR, "node-cidr", "10.87.0.0/24", "network between the nodes of --nodes; kube-apiserver listens on its first address")
+	f.IntVar(&o.Nodes, "nodes", 1,
+		"number of nodes that this machine becomes; those beside the first are in network namespaces")
+	f.StringVar(&o.NodeCIDR, "node-cidr", "10.87.0.0/24",
+		"network between the nodes of --nodes; kube-apiserver listens on its first address")
 	f.IntVar(&o.Hollow, "hollow", 0, "number of hollow nodes, which run no containers")
 	f.IntVar(&o.HollowZones, "hollow-zones", 0, "spread the hollow nodes over this many zones; 0: no zones")
 	f.BoolVar(&noAgent, "no-agent", false, "leave out this machine's own node and its container runtime")
-	f.BoolVar(&o.NoLifecycle, "no-lifecycle", false, "leave out the lifecycle controller; without another one nothing monitors the nodes")
+	f.BoolVar(&o.NoLifecycle, "no-lifecycle", false,
+		"leave out the lifecycle controller; without another one nothing monitors the nodes")
 	f.BoolVar(&o.NoScheduler, "no-scheduler", false, "leave out the scheduler; without another one no pod is placed")
-	f.BoolVar(&o.NoControllerManager, "no-controller-manager", false, "leave out kube-controller-manager; without another one there are no service accounts, workloads, quotas and garbage collection")
-	f.IntVar(&o.GCPercent, "gc-percent", 0, "GOGC of etcd, kube-apiserver and kube-controller-manager: 400 uses more memory and less CPU, for large clusters; 0: Go's default, 100")
-	f.StringVar(&o.BindAddress, "bind-address", "127.0.0.1", "address that all ports are bound to (with --nodes: the first of --node-cidr)")
+	f.BoolVar(&o.NoControllerManager, "no-controller-manager", false,
+		"leave out kube-controller-manager; without another one there are no service accounts, workloads, quotas and garbage collection")
+	f.IntVar(&o.GCPercent, "gc-percent", 0,
+		"GOGC of etcd, kube-apiserver and kube-controller-manager: 400 uses more memory and less CPU, for large clusters; 0: Go's default, 100")
+	f.StringVar(&o.BindAddress, "bind-address", "127.0.0.1",
+		"address that all ports are bound to (with --nodes: the first of --node-cidr)")
 	f.IntVar(&o.APIServerPort, "apiserver-port", 6443, "port of kube-apiserver")
-	f.IntVar(&o.ControllerManagerPort, "controller-manager-port", 10257, "port of kube-controller-manager's health and metrics; 0: none")
-	f.IntVar(&o.SchedulerPort, "scheduler-port", 0, "port of the scheduler's health and metrics, for authorized clients; 0: none")
-	f.IntVar(&o.LifecyclePort, "lifecycle-port", 0, "port of the lifecycle controller's health and metrics, for authorized clients; 0: none")
-	f.StringSliceVar(&o.Without, "without", nil, "add-ons to leave out: kube-proxy (Services have no addresses then), coredns (they have no names), metrics-server (no kubectl top), csi (no volumes on demand)")
+	f.IntVar(&o.ControllerManagerPort, "controller-manager-port", 10257,
+		"port of kube-controller-manager's health and metrics; 0: none")
+	f.IntVar(&o.SchedulerPort, "scheduler-port", 0,
+		"port of the scheduler's health and metrics, for authorized clients; 0: none")
+	f.IntVar(&o.LifecyclePort, "lifecycle-port", 0,
+		"port of the lifecycle controller's health and metrics, for authorized clients; 0: none")
+	f.StringSliceVar(&o.Without, "without", nil,
+		"add-ons to leave out: kube-proxy (Services have no addresses then), coredns (they have no names), metrics-server (no kubectl top), csi (no volumes on demand)")
 	f.StringVar(&o.PodCIDR, "pod-cidr", "10.85.0.0/16", "network of pods")
 	f.StringVar(&o.ServiceCIDR, "service-cidr", "10.96.0.0/16", "network of Service addresses")
-	f.DurationVar(&o.SigningDuration, "cluster-signing-duration", 0, "life of the certificates that kube-controller-manager signs, such as those of machines that join; 0: its default, a year")
+	f.DurationVar(&o.SigningDuration, "cluster-signing-duration", 0,
+		"life of the certificates that kube-controller-manager signs, such as those of machines that join; 0: its default, a year")
 	f.StringSliceVar(&o.EtcdServers, "etcd-servers", nil, "URLs of an etcd to use instead of our own")
 	f.StringVar(&o.EtcdCAFile, "etcd-cafile", "", "CA file of --etcd-servers")
 	f.StringVar(&o.EtcdCertFile, "etcd-certfile", "", "client certificate file for --etcd-servers")
 	f.StringVar(&o.EtcdKeyFile, "etcd-keyfile", "", "client key file for --etcd-servers")
-	f.StringVar(&o.FirstServer, "server", "", "`URL` of kube-apiserver on a server of a cluster: this machine becomes, or is, a further server of it")
-	f.StringVar(&o.Token, "token", "", "with --server for the first time: a token for servers; else that of the environment variable "+tokenVariable)
+	f.StringVar(&o.FirstServer, "server", "",
+		"`URL` of kube-apiserver on a server of a cluster: this machine becomes, or is, a further server of it")
+	f.StringVar(&o.Token, "token", "",
+		"with --server for the first time: a token for servers; else that of the environment variable "+tokenVariable)
 	f.StringVar(&o.TokenFile, "token-file", "", "file with the token, read when one is needed; instead of --token")
-	f.StringVar(&o.AuthorityHash, "discovery-token-ca-cert-hash", "", "with a token: hash of the cluster's authority, sha256:<64 hexadecimal digits>")
-	f.StringVar(&o.CertificateKey, "certificate-key", "", "with a token: key that opens what the servers share; else that of the environment variable "+keyVariable)
-	f.StringVar(&o.ContainerRuntimeEndpoint, "container-runtime-endpoint", "", "CRI socket of a runtime to use instead of our own containerd")
-	f.StringVar(&o.AgentBinary, "agent-binary", "", "program to run as the agent instead of ours: upstream's kubelet, which has the same flags")
+	f.StringVar(&o.AuthorityHash, "discovery-token-ca-cert-hash", "",
+		"with a token: hash of the cluster's authority, sha256:<64 hexadecimal digits>")
+	f.StringVar(&o.CertificateKey, "certificate-key", "",
+		"with a token: key that opens what the servers share; else that of the environment variable "+keyVariable)
+	f.StringVar(&o.ContainerRuntimeEndpoint, "container-runtime-endpoint", "",
+		"CRI socket of a runtime to use instead of our own containerd")
+	f.StringVar(&o.AgentBinary, "agent-binary", "",
+		"program to run as the agent instead of ours: upstream's kubelet, which has the same flags")
 	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "give up if the node is not Ready by then")
 	return c
 }
@@ -115,8 +132,10 @@ func decidedBefore(c *cobra.Command) error {
 
 // instanceFlags adds the flags of every verb that acts on an instance.
 func instanceFlags(c *cobra.Command, o *cluster.Options) {
-	c.Flags().StringVar(&o.Instance, "instance", cluster.DefaultInstance, "name of the cluster; several can run on one machine, with different ports and networks")
-	c.Flags().StringVar(&o.StateDir, "state-dir", "", "directory of what survives down (default /var/lib/plimsoll[-INSTANCE]; without root, in the user's state directory)")
+	c.Flags().StringVar(&o.Instance, "instance", cluster.DefaultInstance,
+		"name of the cluster; several can run on one machine, with different ports and networks")
+	c.Flags().StringVar(&o.StateDir, "state-dir", "",
+		"directory of what survives down (default /var/lib/plimsoll[-INSTANCE]; without root, in the user's state directory)")
 }
 
 func runUp(c *cobra.Command, o cluster.Options, detach bool) error {
@@ -142,7 +161,10 @@ func runUp(c *cobra.Command, o cluster.Options, detach bool) error {
 	}
 	var err error
 	if detach {
-		args := slices.DeleteFunc(withoutSecrets(os.Args[1:]), func(a string) bool { return a == "--detach" || a == "--detach=true" })
+		args := slices.DeleteFunc(withoutSecrets(os.Args[1:]), func(a string) bool {
+			return a == "--detach" ||
+				a == "--detach=true"
+		})
 		if err = cluster.UpDetached(c.Context(), o, args, sink); err == nil {
 			show()
 		}
@@ -171,13 +193,15 @@ func runUp(c *cobra.Command, o cluster.Options, detach bool) error {
 func describeAlreadyUp(ctx context.Context, c *cobra.Command, o cluster.Options, sink progress.Sink) error {
 	kept, err := cluster.Load(o)
 	if errors.As(err, new(*cluster.NotUpError)) {
-		return fmt.Errorf("instance %s is being brought up by another plimsoll process that has just begun: try again", o.Instance)
+		return fmt.Errorf("instance %s is being brought up by another plimsoll process that has just begun: try again",
+			o.Instance)
 	}
 	if err != nil {
 		return err
 	}
 	if !kept.Equal(&o) {
-		sink.Show(progress.Event{Phase: progress.Note, Detail: "it keeps the options with which it was started; to change them, run plimsoll down and up again"})
+		sink.Show(progress.Event{Phase: progress.Note,
+			Detail: "it keeps the options with which it was started; to change them, run plimsoll down and up again"})
 	}
 	err = progress.Step(sink, "instance "+kept.Instance, func() (string, error) {
 		return "is already up", cluster.AwaitUp(ctx, kept, o.Timeout)

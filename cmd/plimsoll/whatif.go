@@ -28,7 +28,8 @@ The formats of -o json and -o yaml are stable: keys may be added, but existing k
 		for _, verb := range c.Commands() {
 			questions = append(questions, verb.Name())
 		}
-		return usageError{fmt.Errorf("whatif: %q is not a question: want one of %s (see plimsoll whatif --help)", strings.Join(args, " "), strings.Join(questions, ", "))}
+		return usageError{fmt.Errorf("whatif: %q is not a question: want one of %s (see plimsoll whatif --help)",
+			strings.Join(args, " "), strings.Join(questions, ", "))}
 	}
 	return c
 }

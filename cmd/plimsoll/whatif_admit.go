@@ -33,7 +33,8 @@ healthy devices of plugins without GetPreferredAllocation.`,
 	output := addOutputFlag(c, outputTable, outputJSON, outputYAML)
 	c.Flags().StringVar(&config, "config", "", "KubeletConfiguration file (default: upstream's defaults)")
 	c.Flags().StringVar(&machine, "machine", "", "Machine file, as plimsoll machine prints it; required")
-	c.Flags().StringArrayVarP(&paths, "filename", "f", nil, "manifests of pods: YAML documents, Lists or JSON; may be repeated; required")
+	c.Flags().StringArrayVarP(&paths, "filename", "f", nil,
+		"manifests of pods: YAML documents, Lists or JSON; may be repeated; required")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		var missing []error
 		if machine == "" {
@@ -77,7 +78,8 @@ func loadPods(c *cobra.Command, paths []string) ([]*corev1.Pod, error) {
 			pods = append(pods, pod)
 			continue
 		}
-		fmt.Fprintf(c.ErrOrStderr(), "plimsoll: warning: %s: is not a pod: left out\n", o.GetObjectKind().GroupVersionKind().Kind)
+		fmt.Fprintf(c.ErrOrStderr(), "plimsoll: warning: %s: is not a pod: left out\n",
+			o.GetObjectKind().GroupVersionKind().Kind)
 	}
 	return pods, nil
 }

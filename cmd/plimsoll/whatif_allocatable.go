@@ -29,7 +29,8 @@ capacity are an error with which no node would start; the numbers are still show
 	}
 	output := addOutputFlag(c, outputTable, outputJSON, outputYAML)
 	c.Flags().StringVar(&config, "config", "", "KubeletConfiguration file (default: upstream's defaults)")
-	c.Flags().StringVar(&machine, "machine", "", "Machine file, as plimsoll machine prints it; - is standard input; required")
+	c.Flags().StringVar(&machine, "machine", "",
+		"Machine file, as plimsoll machine prints it; - is standard input; required")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if machine == "" {
 			return usageError{errors.New("--machine: required: a file as plimsoll machine prints it")}

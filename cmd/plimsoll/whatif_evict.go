@@ -35,9 +35,12 @@ not have unused images and containers: it is assumed that removing them frees no
 	output := addOutputFlag(c, outputTable, outputJSON, outputYAML)
 	c.Flags().StringVar(&config, "config", "", "KubeletConfiguration file (default: upstream's defaults)")
 	c.Flags().StringVar(&summary, "summary", "", "Summary API JSON of the node (/stats/summary); required")
-	c.Flags().StringArrayVarP(&paths, "filename", "f", nil, "manifests of the node's pods: YAML documents, Lists or JSON; may be repeated; required")
-	c.Flags().DurationVar(&held, "for", -1, "how long the usage has lasted; below zero: long enough for every soft threshold")
-	c.Flags().StringVar(&signal, "memory-signal", "working-set", "what counts as used memory: working-set, as upstream, or available, which excludes memory that the kernel can drop")
+	c.Flags().StringArrayVarP(&paths, "filename", "f", nil,
+		"manifests of the node's pods: YAML documents, Lists or JSON; may be repeated; required")
+	c.Flags().DurationVar(&held, "for", -1,
+		"how long the usage has lasted; below zero: long enough for every soft threshold")
+	c.Flags().StringVar(&signal, "memory-signal", "working-set",
+		"what counts as used memory: working-set, as upstream, or available, which excludes memory that the kernel can drop")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		var problems []error
 		if summary == "" {
@@ -46,7 +49,8 @@ not have unused images and containers: it is assumed that removing them frees no
 		if len(paths) == 0 {
 			problems = append(problems, errors.New("--filename: required: manifests of the node's pods"))
 		}
-		memory, ok := map[string]eviction.MemorySignal{"working-set": eviction.SignalWorkingSet, "available": eviction.SignalAvailable}[signal]
+		memory, ok := map[string]eviction.MemorySignal{"working-set": eviction.SignalWorkingSet,
+			"available": eviction.SignalAvailable}[signal]
 		if !ok {
 			problems = append(problems, fmt.Errorf("--memory-signal: %q: want working-set or available", signal))
 		}

@@ -30,7 +30,8 @@ No pod is evicted.`,
 	}
 	output := addOutputFlag(c, outputTable, outputJSON, outputYAML)
 	c.Flags().StringVar(&config, "config", "", "KubeSchedulerConfiguration file (default: upstream's defaults)")
-	c.Flags().StringArrayVarP(&paths, "filename", "f", nil, "manifests: YAML documents, Lists or JSON; may be repeated; required")
+	c.Flags().StringArrayVarP(&paths, "filename", "f", nil,
+		"manifests: YAML documents, Lists or JSON; may be repeated; required")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if len(paths) == 0 {
 			return usageError{errors.New("--filename: required: manifests of nodes and pods")}

@@ -131,7 +131,8 @@ type blob struct {
 }
 
 func newBlob(mediaType string, content []byte) blob {
-	return blob{oci.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(content), Size: int64(len(content))}, content}
+	return blob{oci.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(content), Size: int64(len(content))},
+		content}
 }
 
 func jsonBlob(mediaType string, value any) (blob, error) {

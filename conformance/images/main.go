@@ -217,7 +217,8 @@ func (s sources) agnhost(l *layer, pause image) {
 	l.text("var/registry/pause/manifests/testing", pause.manifest.Digest.String()+"\n")
 	serve := func(kind string, b blob) {
 		sum := b.Digest.Encoded()
-		l.text(filepath.Join("var/registry/pause", kind, b.Digest.Algorithm().String(), sum[:2], sum, "data"), string(b.content))
+		l.text(filepath.Join("var/registry/pause", kind, b.Digest.Algorithm().String(), sum[:2], sum, "data"),
+			string(b.content))
 	}
 	serve("manifests", pause.manifest)
 	serve("blobs", pause.config)

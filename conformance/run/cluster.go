@@ -135,7 +135,8 @@ func addresses() error {
 	if err != nil {
 		return err
 	}
-	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: services, Scope: netlink.SCOPE_LINK}); err != nil {
+	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: services,
+		Scope: netlink.SCOPE_LINK}); err != nil {
 		return fmt.Errorf("add a route to %s: %w", svcCIDR, err)
 	}
 	return nil

@@ -62,7 +62,8 @@ func parseFlags(args []string) (config, error) {
 	c := config{}
 	f := flag.NewFlagSet("run", flag.ContinueOnError)
 	f.StringVar(&c.programs, "programs", "../bin/conformance", "directory of e2e.test, ginkgo and images.tar")
-	f.StringVar(&c.plimsoll, "plimsoll", "../bin/plimsoll", "our program; its control plane and images are found beside it")
+	f.StringVar(&c.plimsoll, "plimsoll", "../bin/plimsoll",
+		"our program; its control plane and images are found beside it")
 	f.StringVar(&c.registry, "registry", "../bin/registry", "the registry from which tests pull (make bin/registry)")
 	f.StringVar(&c.containerd, "containerd", "",
 		"directory of another containerd than the machine's, with its shim, ctr and runc (make bin/containerd2)")
@@ -81,7 +82,8 @@ func parseFlags(args []string) (config, error) {
 		c.earlier = append(c.earlier, dir)
 		return nil
 	})
-	f.IntVar(&c.nodes, "nodes", 1, "nodes of the cluster; with two, tests run that are left out because they need two nodes")
+	f.IntVar(&c.nodes, "nodes", 1,
+		"nodes of the cluster; with two, tests run that are left out because they need two nodes")
 	f.IntVar(&c.procs, "procs", 3, "tests at a time; those marked [Serial] run alone")
 	f.IntVar(&c.waiting, "waiting", 10,
 		"tests at a time, beside those of --procs, of the tests that mostly wait: probes and [Slow]")
@@ -95,7 +97,8 @@ func parseFlags(args []string) (config, error) {
 		return c, err
 	}
 	if c.nodes < 1 || c.procs < 1 || c.waiting < 1 || c.repeat < 1 {
-		return c, fmt.Errorf("--nodes %d, --procs %d, --waiting %d, --repeat %d: want at least 1", c.nodes, c.procs, c.waiting,
+		return c, fmt.Errorf("--nodes %d, --procs %d, --waiting %d, --repeat %d: want at least 1", c.nodes, c.procs,
+			c.waiting,
 			c.repeat)
 	}
 	var err error
@@ -234,7 +237,8 @@ func run(ctx context.Context, c config) (good bool, err error) {
 
 // resolve makes the paths absolute, and puts the chosen containerd first on PATH.
 func (c *config) resolve() (err error) {
-	for _, path := range []*string{&c.programs, &c.plimsoll, &c.registry, &c.containerd, &c.agent, &c.driver, &c.out, &c.logs} {
+	for _, path := range []*string{&c.programs, &c.plimsoll, &c.registry, &c.containerd, &c.agent, &c.driver, &c.out,
+		&c.logs} {
 		if *path == "" {
 			continue
 		}

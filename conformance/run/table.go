@@ -121,7 +121,8 @@ func (t *table) render() string {
 		fmt.Fprintf(&b, "- %d of these passed in earlier runs, which this one resumed\n", n)
 	}
 	fmt.Fprintf(&b, "- of these marked %s: %s\n", conformance, count(rows, certified))
-	fmt.Fprintf(&b, "- %s, began %s, took %s; %d CPUs, %s\n\n", version(t.plimsoll), t.began.UTC().Format(time.DateTime+" UTC"),
+	fmt.Fprintf(&b, "- %s, began %s, took %s; %d CPUs, %s\n\n", version(t.plimsoll), t.began.UTC().Format(time.DateTime+
+		" UTC"),
 		time.Since(t.began).Round(time.Second), runtime.NumCPU(), runtimeVersion())
 	for _, name := range t.missing() {
 		fmt.Fprintf(&b, "- **did not run**: %s\n", cell(name))
@@ -150,7 +151,8 @@ func count(rows []*row, in func(*row) bool) string {
 			skipped++
 		}
 	}
-	return fmt.Sprintf("%d tests: %d passed, %d failed, %d skipped themselves", passed+failed+skipped, passed, failed, skipped)
+	return fmt.Sprintf("%d tests: %d passed, %d failed, %d skipped themselves", passed+failed+skipped, passed, failed,
+		skipped)
 }
 
 func (r *row) result() string {

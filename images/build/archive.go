@@ -89,7 +89,8 @@ type blob struct {
 }
 
 func newBlob(mediaType string, content []byte) blob {
-	return blob{oci.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(content), Size: int64(len(content))}, content}
+	return blob{oci.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(content), Size: int64(len(content))},
+		content}
 }
 
 func jsonBlob(mediaType string, value any) (blob, error) {
@@ -110,7 +111,8 @@ func tarOf(list ...file) ([]byte, error) {
 	var out bytes.Buffer
 	files := tar.NewWriter(&out)
 	for _, f := range list {
-		header := &tar.Header{Name: f.name, Mode: 0o644, Size: int64(len(f.content)), Typeflag: tar.TypeReg, Format: tar.FormatUSTAR}
+		header := &tar.Header{Name: f.name, Mode: 0o644, Size: int64(len(f.content)), Typeflag: tar.TypeReg,
+			Format: tar.FormatUSTAR}
 		if err := put(files, header, f.content); err != nil {
 			return nil, fmt.Errorf("%s: %w", f.name, err)
 		}

@@ -36,7 +36,8 @@ func TestSameProgramsSameBytes(t *testing.T) {
 	for n := range built {
 		pause, workload := programs(t, time.Unix(int64(1e9*n), 0))
 		out := t.TempDir()
-		if err := run([]recipe{pauseRecipe(pause), workloadRecipe(workload), addonRecipe(workload, "coredns", image.CoreDNSFile, image.CoreDNS)}, out, "amd64"); err != nil {
+		if err := run([]recipe{pauseRecipe(pause), workloadRecipe(workload), addonRecipe(workload, "coredns",
+			image.CoreDNSFile, image.CoreDNS)}, out, "amd64"); err != nil {
 			t.Fatal(err)
 		}
 		for _, file := range []string{image.PauseFile, image.WorkloadFile, image.CoreDNSFile} {
@@ -56,11 +57,13 @@ func TestSameProgramsSameBytes(t *testing.T) {
 func TestArchiveSaysWhatItIs(t *testing.T) {
 	pause, workload := programs(t, time.Now())
 	out := t.TempDir()
-	if err := run([]recipe{pauseRecipe(pause), workloadRecipe(workload), addonRecipe(workload, "coredns", image.CoreDNSFile, image.CoreDNS)}, out, "amd64"); err != nil {
+	if err := run([]recipe{pauseRecipe(pause), workloadRecipe(workload), addonRecipe(workload, "coredns",
+		image.CoreDNSFile, image.CoreDNS)}, out, "amd64"); err != nil {
 		t.Fatal(err)
 	}
 	ids := map[string]bool{}
-	for file, names := range map[string][]string{image.PauseFile: {image.Pause}, image.WorkloadFile: {image.Workload, image.Demo}, image.CoreDNSFile: {image.CoreDNS}} {
+	for file, names := range map[string][]string{image.PauseFile: {image.Pause}, image.WorkloadFile: {image.Workload,
+		image.Demo}, image.CoreDNSFile: {image.CoreDNS}} {
 		archive, err := image.Read(filepath.Join(out, file))
 		if err != nil {
 			t.Fatal(err)
@@ -95,7 +98,8 @@ func TestWorkloadFiles(t *testing.T) {
 		found[h.Name] = h.FileInfo().Mode().String() + " " + h.Linkname
 	}
 	for name, want := range map[string]string{
-		"workload": "-rwxr-xr-x ", "bin/tar": "Lrwxrwxrwx /workload", "bin/test": "Lrwxrwxrwx /workload", "tmp/": "dtrwxrwxrwx ", "etc/passwd": "-rw-r--r-- ",
+		"workload": "-rwxr-xr-x ", "bin/tar": "Lrwxrwxrwx /workload", "bin/test": "Lrwxrwxrwx /workload",
+		"tmp/": "dtrwxrwxrwx ", "etc/passwd": "-rw-r--r-- ",
 	} {
 		if found[name] != want {
 			t.Errorf("%s is %q, want %q", name, found[name], want)

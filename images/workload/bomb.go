@@ -59,7 +59,8 @@ func segfault(_ context.Context, _ process, flags *flag.FlagSet, args []string) 
 	// The kernel does not log a signal that the program handles, and Go's runtime handles this one. The zero structure
 	// is SIG_DFL without flags or mask (struct kernel_sigaction, 8 bytes of mask).
 	var byDefault [4]uint64
-	if _, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(syscall.SIGSEGV), uintptr(unsafe.Pointer(&byDefault)), 0, 8, 0, 0); errno != 0 {
+	if _, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(syscall.SIGSEGV),
+		uintptr(unsafe.Pointer(&byDefault)), 0, 8, 0, 0); errno != 0 {
 		return fmt.Errorf("give SIGSEGV its default action: %w", errno)
 	}
 	var nowhere *int

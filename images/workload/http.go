@@ -75,7 +75,8 @@ func (s *server) routes() http.Handler {
 	})
 	mux.HandleFunc("/exit", s.exit)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.out.printf("%s %s %s from %s (%s)\n", time.Now().UTC().Format(time.RFC3339Nano), r.Method, r.URL, r.RemoteAddr, r.UserAgent())
+		s.out.printf("%s %s %s from %s (%s)\n", time.Now().UTC().Format(time.RFC3339Nano), r.Method, r.URL, r.RemoteAddr,
+			r.UserAgent())
 		mux.ServeHTTP(w, r)
 	})
 }

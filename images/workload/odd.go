@@ -117,15 +117,18 @@ func odd(_ context.Context, p process, flags *flag.FlagSet, args []string) error
 	}
 	at := func(name string) string { return filepath.Join(dir, name) }
 	said("FIFO", syscall.Mkfifo(at("fifo"), 0o666))
-	said("memory device", syscall.Mknod(at("mem"), syscall.S_IFCHR|0o666, 1<<8|1)) // numbers: admin-guide/devices.txt in the kernel's documentation
+	// numbers: admin-guide/devices.txt in the kernel's documentation
+	said("memory device", syscall.Mknod(at("mem"), syscall.S_IFCHR|0o666, 1<<8|1))
 	said("full device", syscall.Mknod(at("full"), syscall.S_IFCHR|0o666, 1<<8|7))
 	said("disk", syscall.Mknod(at("disk"), syscall.S_IFBLK|0o666, 7<<8))
 	for name, target := range map[string]string{
-		"root": "/", "up": "../../../../../../../../..", "self": "self", "nowhere": "/no/such/file", "proc": "/proc/1/root", "stdin": "/dev/stdin",
+		"root": "/", "up": "../../../../../../../../..", "self": "self", "nowhere": "/no/such/file", "proc": "/proc/1/root",
+		"stdin": "/dev/stdin",
 	} {
 		said("link "+name, os.Symlink(target, at(name)))
 	}
-	for _, name := range []string{"line\nfeed", "\x1b[2Jescape", "\xff\xfe", "*", "[", "\\", "-rf", strings.Repeat("n", 255)} {
+	for _, name := range []string{"line\nfeed", "\x1b[2Jescape", "\xff\xfe", "*", "[", "\\", "-rf", strings.Repeat("n",
+		255)} {
 		said(fmt.Sprintf("name %q", name), os.WriteFile(at(name), nil, 0o000))
 	}
 	said("closed directory", os.MkdirAll(at("closed/inner"), 0o700))

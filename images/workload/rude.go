@@ -105,7 +105,8 @@ func answerRudely(ctx context.Context, conn net.Conn, request *http.Request) {
 	case "/loop":
 		send("HTTP/1.1 302 Found\r\nLocation: /loop\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 	case "/away":
-		send(fmt.Sprintf("HTTP/1.1 302 Found\r\nLocation: %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", request.URL.Query().Get("to")))
+		send(fmt.Sprintf("HTTP/1.1 302 Found\r\nLocation: %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+			request.URL.Query().Get("to")))
 	case "/garbage":
 		fast(strings.Repeat("\x00\xff\r\n", rudeBlock/4))
 	case "/reset":

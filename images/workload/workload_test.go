@@ -94,7 +94,8 @@ func TestCommands(t *testing.T) {
 
 // TestStopIsNoFailure stops verbs that would run without end.
 func TestStopIsNoFailure(t *testing.T) {
-	for _, line := range []string{"sleep infinity", "memory --hold 1Mi --grow 1Mi/s", "log --rate 10", "exit --code 3 --after 1h", "disk --path /dev/null --size 1Gi --rate 1Ki",
+	for _, line := range []string{"sleep infinity", "memory --hold 1Mi --grow 1Mi/s", "log --rate 10",
+		"exit --code 3 --after 1h", "disk --path /dev/null --size 1Gi --rate 1Ki",
 		"flood --rate 1Ki/s", "flood --width 1Ki --rate 1Ki/s"} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, stop := context.WithTimeout(t.Context(), 1500*time.Millisecond)
@@ -114,7 +115,8 @@ func TestStopIsNoFailure(t *testing.T) {
 func TestMemoryGrowsAtItsRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		status, out, errs := call(t.Context(), "", "workload", "memory", "--hold", "1Mi", "--grow", "2Mi/s", "--max", "6Mi", "--for", "10s")
+		status, out, errs := call(t.Context(), "", "workload", "memory", "--hold", "1Mi", "--grow", "2Mi/s", "--max", "6Mi",
+			"--for", "10s")
 		if took := time.Since(start); status != 0 || took != 10*time.Second {
 			t.Errorf("exit code %d after %s: %s", status, took, errs)
 		}
@@ -187,11 +189,13 @@ func TestHealthByAge(t *testing.T) {
 	}{
 		{"/healthz", 0, 200}, {"/healthz", 59 * time.Second, 200}, {"/healthz", time.Minute, 500},
 		{"/readyz", 9 * time.Second, 503}, {"/readyz", 10 * time.Second, 200},
-		{"/", time.Hour, 200}, {"/nothing", 0, 404}, {"/file?path=/none", 0, 404}, {"/file?path=/etc/passwd", 0, 200}, {"/exit?code=x", 0, 400},
+		{"/", time.Hour, 200}, {"/nothing", 0, 404}, {"/file?path=/none", 0, 404}, {"/file?path=/etc/passwd", 0,
+			200}, {"/exit?code=x", 0, 400},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var log bytes.Buffer
-			s := &server{start: time.Now().Add(-c.age), failAfter: time.Minute, readyAfter: 10 * time.Second, out: process{stdout: &log, stderr: &log}, end: make(chan int, 1)}
+			s := &server{start: time.Now().Add(-c.age), failAfter: time.Minute, readyAfter: 10 * time.Second,
+				out: process{stdout: &log, stderr: &log}, end: make(chan int, 1)}
 			answer := httptest.NewRecorder()
 			s.routes().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, c.path, nil))
 			if answer.Code != c.want {
@@ -226,8 +230,10 @@ func TestOdd(t *testing.T) {
 // TestRude requests each rude answer with a client that times out.
 func TestRude(t *testing.T) {
 	for path, want := range map[string]string{
-		"/hang": "", "/drip": "\r\n\r\nx", "/endless": strings.Repeat("x", 1<<20), "/headers": strings.Repeat("y", 1<<20)[:rudeBlock],
-		"/slow": "X-More: y\r\n", "/early": "103 Early Hints", "/loop": "Location: /loop", "/away?to=http://x/": "Location: http://x/", "/garbage": "\x00\xff", "/reset": "",
+		"/hang": "", "/drip": "\r\n\r\nx", "/endless": strings.Repeat("x", 1<<20), "/headers": strings.Repeat("y",
+			1<<20)[:rudeBlock],
+		"/slow": "X-More: y\r\n", "/early": "103 Early Hints", "/loop": "Location: /loop",
+		"/away?to=http://x/": "Location: http://x/", "/garbage": "\x00\xff", "/reset": "",
 	} {
 		client, server := net.Pipe()
 		ctx, stop := context.WithCancel(t.Context())

@@ -168,7 +168,8 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	a.runtimeName = strings.ToLower(version.RuntimeName)
-	slog.Info("container runtime answers", "endpoint", o.Endpoint, "name", version.RuntimeName, "version", version.RuntimeVersion)
+	slog.Info("container runtime answers", "endpoint", o.Endpoint, "name", version.RuntimeName,
+		"version", version.RuntimeVersion)
 	defer a.closeJournal()
 	for _, prepare := range []func(context.Context) error{
 		a.readMachine,

@@ -47,7 +47,8 @@ func TestNodeIsNotBehindItsPods(t *testing.T) {
 	}
 	for i := range 5 * writesInFlight {
 		go func() {
-			_ = a.client.Patch(t.Context(), kube.Pods, "x", fmt.Sprint("p", i), types.MergePatchType, []byte("{}"), nil, "status")
+			_ = a.client.Patch(t.Context(), kube.Pods, "x", fmt.Sprint("p", i), types.MergePatchType, []byte("{}"), nil,
+				"status")
 		}()
 	}
 	for range writesInFlight {
@@ -83,7 +84,8 @@ func TestRatesAreTheConfigurations(t *testing.T) {
 		events string // eventRecordQPS in the configuration
 		want   float32
 	}{{"eventRecordQPS: 13", 13}, {"eventRecordQPS: 0", -1}} {
-		config, warnings, err := kubeletconfig.Parse([]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+
+		config, warnings,
+			err := kubeletconfig.Parse([]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+
 			"kubeAPIQPS: 7\nkubeAPIBurst: 11\neventBurst: 17\n"+c.events+"\n"), "/")
 		if err != nil || len(warnings) > 0 {
 			t.Fatalf("%v, %v", warnings, err)
@@ -102,7 +104,8 @@ func TestRatesAreTheConfigurations(t *testing.T) {
 			burst  int
 		}{{"the node's status", got.heartbeats, -1, 0}, {"pods", got.pods, 7, 11}, {"events", got.events, c.want, 17}} {
 			if rest := limit.client.RESTConfig(); rest.QPS != limit.qps || rest.Burst != limit.burst {
-				t.Errorf("%s: %s: %v a second and %d at once, want %v and %d", c.events, limit.what, rest.QPS, rest.Burst, limit.qps, limit.burst)
+				t.Errorf("%s: %s: %v a second and %d at once, want %v and %d", c.events, limit.what, rest.QPS, rest.Burst,
+					limit.qps, limit.burst)
 			}
 		}
 	}

@@ -24,7 +24,8 @@ func crashBackoffMax(c *kubeletconfigv1beta1.KubeletConfiguration) time.Duration
 
 // imageEndpoint returns the CRI socket of the image service; empty if the container runtime serves it itself.
 func imageEndpoint(o Options) string {
-	if images := o.Config.ImageServiceEndpoint; strings.TrimPrefix(images, "unix://") != strings.TrimPrefix(o.Endpoint, "unix://") {
+	if images := o.Config.ImageServiceEndpoint; strings.TrimPrefix(images, "unix://") != strings.TrimPrefix(o.Endpoint,
+		"unix://") {
 		return images
 	}
 	return ""

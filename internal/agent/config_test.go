@@ -67,13 +67,15 @@ featureGates: {ClusterTrustBundleProjection: true, PodCertificateRequest: true}
 	if o.WorkTimeout != 7*time.Minute || o.BackoffMax != 30*time.Second || !o.SeccompAll || !o.TrustBundles {
 		t.Errorf("pods are run with %+v", o)
 	}
-	if got, want := unusedImages(c), (imagegc.Config{High: 66, Low: 44, AgeMin: 3 * time.Minute, AgeMax: 5 * time.Hour}); got != want {
+	if got, want := unusedImages(c), (imagegc.Config{High: 66, Low: 44, AgeMin: 3 * time.Minute,
+		AgeMax: 5 * time.Hour}); got != want {
 		t.Errorf("images are removed by %+v, want %+v", got, want)
 	}
 	if o := nodeOptions(c); o.Register || o.MaxImages != 17 || o.ProviderID != "cloud://a/b" || !o.TrustBundles {
 		t.Errorf("the node is spoken for with %+v", o)
 	}
-	for endpoint, want := range map[string]string{"unix:///run/containerd.sock": "unix:///run/images.sock", "/run/images.sock": ""} {
+	for endpoint, want := range map[string]string{"unix:///run/containerd.sock": "unix:///run/images.sock",
+		"/run/images.sock": ""} {
 		if got := imageEndpoint(Options{Config: c, Endpoint: endpoint}); got != want {
 			t.Errorf("beside %s images are asked of %q, want %q", endpoint, got, want)
 		}

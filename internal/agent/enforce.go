@@ -33,7 +33,8 @@ const (
 
 // nodeEvent records an Event about the Node, which may not be registered yet.
 func (a *Agent) nodeEvent(kind, reason, message string) {
-	a.recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: a.o.NodeName, UID: types.UID(a.o.NodeName)}, kind, reason, message)
+	a.recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: a.o.NodeName,
+		UID: types.UID(a.o.NodeName)}, kind, reason, message)
 }
 
 // enforce creates the node's cgroups before the first pod, and sets the limits that allocatable demands on them and on
@@ -193,8 +194,9 @@ func findReserved(
 			for i, m := range missing {
 				lines[i] = fmt.Sprintf("\n  - %s at %s: %s", m.Controller, m.Path, m.Command)
 			}
-			problems = append(problems, fmt.Errorf("%s: %q lacks %d controllers; create them with these commands or with --create-missing-cgroups:%s",
-				r.Field, r.Cgroup, len(missing), strings.Join(lines, "")))
+			problems = append(problems,
+				fmt.Errorf("%s: %q lacks %d controllers; create them with these commands or with --create-missing-cgroups:%s",
+					r.Field, r.Cgroup, len(missing), strings.Join(lines, "")))
 		}
 		found = append(found, reservedGroup{Reservation: r, cgroup: path, missing: missing})
 	}
@@ -248,7 +250,8 @@ func (a *Agent) cgroupDriver(ctx context.Context) (qos.Driver, error) {
 	}
 	switch {
 	case status.Code(err) == codes.Unimplemented:
-		slog.Info("the container runtime does not report its cgroup driver; using the configured one", "cgroupDriver", configured)
+		slog.Info("the container runtime does not report its cgroup driver; using the configured one",
+			"cgroupDriver", configured)
 		return configured, nil
 	case err != nil:
 		return "", fmt.Errorf("ask container runtime for its cgroup driver: %s: %w", a.o.Endpoint, err)
@@ -260,7 +263,8 @@ func (a *Agent) cgroupDriver(ctx context.Context) (qos.Driver, error) {
 		return "", fmt.Errorf("ask container runtime for its cgroup driver: %s: %w", a.o.Endpoint, err)
 	}
 	if driver != configured {
-		slog.Info("using the container runtime's cgroup driver, not the configured one", "cgroupDriver", driver, "configured", configured)
+		slog.Info("using the container runtime's cgroup driver, not the configured one", "cgroupDriver", driver,
+			"configured", configured)
 	}
 	return driver, nil
 }

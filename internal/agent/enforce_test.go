@@ -31,7 +31,8 @@ type driverRuntime struct {
 	err    error
 }
 
-func (r driverRuntime) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
+func (r driverRuntime) RuntimeConfig(context.Context,
+	*runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
 	return r.answer, r.err
 }
 
@@ -61,7 +62,8 @@ func TestCgroupDriverIsTheRuntimes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := &Agent{o: Options{Config: &kubeletconfigv1beta1.KubeletConfiguration{CgroupDriver: "configured"}}, runtime: client}
+		a := &Agent{o: Options{Config: &kubeletconfigv1beta1.KubeletConfiguration{CgroupDriver: "configured"}},
+			runtime: client}
 		if got, err := a.cgroupDriver(t.Context()); got != c.want || (err != nil) != (c.want == "") {
 			t.Errorf("%s: %q, %v, want %q", name, got, err, c.want)
 		}
@@ -82,7 +84,8 @@ func TestReservedGroupsAreFoundOrMade(t *testing.T) {
 		{Group: allocatable.KubeReserved, Field: "kubeReservedCgroup", Cgroup: root},
 	}
 	_, err = findReserved(tree, layout, wanted, false)
-	for _, want := range []string{"systemReservedCgroup", "lacks", "- memory at ", "mkdir -p ", "--create-missing-cgroups"} {
+	for _, want := range []string{"systemReservedCgroup", "lacks", "- memory at ", "mkdir -p ",
+		"--create-missing-cgroups"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q in %v", want, err)
 		}
@@ -101,7 +104,8 @@ func TestReservedGroupsAreFoundOrMade(t *testing.T) {
 		t.Errorf("after making it: %v", err)
 	}
 	wanted[0].Cgroup = "/"
-	if _, err := findReserved(tree, layout, wanted, true); err == nil || !strings.Contains(err.Error(), "the machine's root cannot be reserved") {
+	if _, err := findReserved(tree, layout, wanted, true); err == nil ||
+		!strings.Contains(err.Error(), "the machine's root cannot be reserved") {
 		t.Errorf("the root: %v", err)
 	}
 }
@@ -148,7 +152,8 @@ func TestOOMScoresRefusedOnce(t *testing.T) {
 // The agent's own score is the configured one, whether that is higher or lower.
 func TestOOMScoreIsTheConfigurations(t *testing.T) {
 	for _, want := range []int{-998, -3, 500} {
-		config, warnings, err := kubeletconfig.Parse(fmt.Appendf(nil, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\noomScoreAdj: %d\n", want), "/")
+		config, warnings, err := kubeletconfig.Parse(fmt.Appendf(nil,
+			"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\noomScoreAdj: %d\n", want), "/")
 		if err != nil || len(warnings) > 0 {
 			t.Fatalf("%v, %v", warnings, err)
 		}
@@ -160,7 +165,8 @@ func TestOOMScoreIsTheConfigurations(t *testing.T) {
 				return nil
 			},
 		}
-		a := &Agent{o: Options{Config: config}, runtime: &cri.Client{Endpoint: "unix://" + filepath.Join(t.TempDir(), "nobody.sock")}}
+		a := &Agent{o: Options{Config: config}, runtime: &cri.Client{Endpoint: "unix://" + filepath.Join(t.TempDir(),
+			"nobody.sock")}}
 		a.giveOOMScores(s)
 		if len(scores) != 1 || scores[os.Getpid()] != want {
 			t.Errorf("scores %v, want %d for process %d alone", scores, want, os.Getpid())
@@ -174,7 +180,8 @@ func TestRuntimeResources(t *testing.T) {
 		MemoryMin: unit.Of(unit.Bytes(0)), MemoryLow: unit.Of(64 * unit.MiB), MemoryHigh: unit.LimitTo(96 * unit.MiB),
 	}
 	out := runtimeResources(v, true)
-	want := map[string]string{"memory.min": "0", "memory.low": "67108864", "memory.high": "100663296", "memory.swap.max": "0"}
+	want := map[string]string{"memory.min": "0", "memory.low": "67108864", "memory.high": "100663296",
+		"memory.swap.max": "0"}
 	if !maps.Equal(out.Unified, want) || out.MemorySwapLimitInBytes != 0 || out.MemoryLimitInBytes != 134217728 {
 		t.Errorf("v2: %v, want %v", out, want)
 	}

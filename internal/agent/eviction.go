@@ -110,7 +110,8 @@ func available(signal allocatable.Signal, nodeFS, imageFS string) int64 {
 	switch {
 	case err != nil:
 		return -1
-	case signal == allocatable.NodeFSInodesFree || signal == allocatable.ImageFSInodesFree || signal == allocatable.ContainerFSInodesFree:
+	case signal == allocatable.NodeFSInodesFree || signal == allocatable.ImageFSInodesFree ||
+		signal == allocatable.ContainerFSInodesFree:
 		return u.InodesFree
 	}
 	return int64(u.Available)

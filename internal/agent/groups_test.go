@@ -101,13 +101,15 @@ func testGroups(t *testing.T) *groups {
 			t.Error(err)
 		}
 	})
-	return &groups{tree: tree, layout: layout, assignments: nobodysAssignments(t, tree), holders: func() []*corev1.Pod { return nil }, created: map[types.UID]string{}, written: map[string]qos.Values{}}
+	return &groups{tree: tree, layout: layout, assignments: nobodysAssignments(t, tree),
+		holders: func() []*corev1.Pod { return nil }, created: map[types.UID]string{}, written: map[string]qos.Values{}}
 }
 
 // nobodysAssignments returns the assignments of a node on which nothing is assigned.
 func nobodysAssignments(t *testing.T, tree *cgroup.Tree) *numa.Manager {
 	t.Helper()
-	m := machine.Machine{NUMANodes: []machine.NUMANode{{CPUs: idset.Of(0), Memory: unit.GiB}}, NodeFS: machine.Filesystem{Capacity: unit.GiB}}
+	m := machine.Machine{NUMANodes: []machine.NUMANode{{CPUs: idset.Of(0), Memory: unit.GiB}},
+		NodeFS: machine.Filesystem{Capacity: unit.GiB}}
 	k, err := numa.New(numa.Options{Node: "n", Machine: m.Complete(), Cgroups: tree, Metrics: metrics.New("n")})
 	if err != nil {
 		t.Fatal(err)

@@ -119,7 +119,8 @@ func (s accounts) ServiceAccount(ctx context.Context, namespace, name string) (*
 	return account, s.client.Get(ctx, kube.ServiceAccounts, namespace, name, account)
 }
 
-func (s accounts) Token(ctx context.Context, namespace, name string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+func (s accounts) Token(ctx context.Context, namespace, name string,
+	request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	answer, err := s.tokens(ctx, namespace, name, request)
 	if err == nil && answer.Status.Token == "" {
 		err = errors.New("the API server returned an empty token")

@@ -143,7 +143,8 @@ func TestLedgerAgreesWithAFreshOne(t *testing.T) {
 				here[pod.UID] = running(old)
 			case r.IntN(2) == 0: // it has more than it asks for
 				pod = running(old)
-				pod.Status.ContainerStatuses[0].Resources = numbered(0, int64(100*(1+r.IntN(9)))).Spec.Containers[0].Resources.DeepCopy()
+				pod.Status.ContainerStatuses[0].Resources = numbered(0,
+					int64(100*(1+r.IntN(9)))).Spec.Containers[0].Resources.DeepCopy()
 				here[pod.UID] = pod
 			default: // allocated anew
 				here[pod.UID] = pod
@@ -216,7 +217,8 @@ func TestCandidateIsReadAnew(t *testing.T) {
 	want := []scheduler.Amount{{Resource: "cpu", Value: 700}, {Resource: "memory", Value: 1 << 20}}
 	l.check(numbered(2, 1), []*corev1.Pod{running(pod)}, nil, nil)
 	l.check(numbered(2, 1), []*corev1.Pod{larger}, nil, nil)
-	if got := l.taken[pod.UID].as.Requests; !reflect.DeepEqual(got, want) || !reflect.DeepEqual(translate.SchedulerPod(larger).Requests, want) {
+	if got := l.taken[pod.UID].as.Requests; !reflect.DeepEqual(got, want) ||
+		!reflect.DeepEqual(translate.SchedulerPod(larger).Requests, want) {
 		t.Errorf("it takes %v, want %v", got, want)
 	}
 }

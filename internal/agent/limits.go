@@ -134,7 +134,8 @@ func (l *limits) step(group string, d *lowering) (done bool, err error) {
 	if record {
 		d.recordedAt = now
 	}
-	l.report(limitState{group: group, done: move.Done, reason: move.Reason, excess: max(0, seen.Usage-d.Target()), record: record})
+	l.report(limitState{group: group, done: move.Done, reason: move.Reason, excess: max(0, seen.Usage-d.Target()),
+		record: record})
 	return move.Done, nil
 }
 
@@ -200,5 +201,6 @@ func (a *Agent) reportLimit(s limitState) {
 		return
 	}
 	slog.Warn("memory limit is lowered in steps", "cgroup", s.group, "why", s.reason)
-	a.nodeEvent(corev1.EventTypeWarning, eventNotEnforced, fmt.Sprintf("Failed to update %s %q at once, continuing in steps: %s", what, s.group, s.reason))
+	a.nodeEvent(corev1.EventTypeWarning, eventNotEnforced,
+		fmt.Sprintf("Failed to update %s %q at once, continuing in steps: %s", what, s.group, s.reason))
 }

@@ -37,7 +37,8 @@ const (
 func hold(file string) {
 	in := bufio.NewScanner(os.Stdin)
 	in.Scan()
-	hot, err := syscall.Mmap(-1, 0, int(hotBytes), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	hot, err := syscall.Mmap(-1, 0, int(hotBytes), syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	if err != nil {
 		panic(err)
 	}

@@ -61,7 +61,8 @@ func (s *oomScores) keep(who string, pid, score int, exact bool) {
 	case s.refused:
 	case errors.Is(err, os.ErrPermission):
 		s.refused = true
-		slog.Warn("the kernel refuses to lower oom_score_adj without CAP_SYS_RESOURCE; when memory runs out, "+who+" may be killed before pods",
+		slog.Warn("the kernel refuses to lower oom_score_adj without CAP_SYS_RESOURCE; when memory runs out, "+who+
+			" may be killed before pods",
 			"pid", pid, "score", now, "wanted", score, "err", err)
 	case !errors.Is(err, os.ErrNotExist):
 		s.refused = true

@@ -19,10 +19,12 @@ import (
 
 // onePod returns a pod with one container that has these limits.
 func onePod(cpu, memory string) *corev1.Pod {
-	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu),
+		corev1.ResourceMemory: resource.MustParse(memory)}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{UID: "u1", Name: "p", Namespace: "ns"},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: list, Requests: list}}}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c",
+			Resources: corev1.ResourceRequirements{Limits: list, Requests: list}}}},
 	}
 }
 
@@ -33,7 +35,8 @@ func TestGroupsAreResized(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &groups{tree: tree, layout: layout, assignments: nobodysAssignments(t, tree), policy: qos.DefaultPolicy(), holders: func() []*corev1.Pod { return nil }, created: map[types.UID]string{}, written: map[string]qos.Values{}}
+	g := &groups{tree: tree, layout: layout, assignments: nobodysAssignments(t, tree), policy: qos.DefaultPolicy(),
+		holders: func() []*corev1.Pod { return nil }, created: map[types.UID]string{}, written: map[string]qos.Values{}}
 	g.limits = newLimits(tree, func(limitState) {})
 	small, large := onePod("100m", "32Mi"), onePod("300m", "64Mi")
 	parent, err := g.Ensure(small)
@@ -91,7 +94,8 @@ func TestUpdateOfContainer(t *testing.T) {
 		u := g.Update(pod, c, step, resize.Size{})
 		cpu := u.CpuShares == 307 && u.CpuQuota == 30000 && u.CpuPeriod == 100000
 		memory := u.MemoryLimitInBytes == 64<<20
-		if none := u.CpuShares == 0 && u.CpuQuota == 0 && u.CpuPeriod == 0; step.Resource == resize.Memory && !(none && memory) || step.Resource == resize.CPU && !(cpu && u.MemoryLimitInBytes == 0) {
+		if none := u.CpuShares == 0 && u.CpuQuota == 0 && u.CpuPeriod == 0; step.Resource == resize.Memory &&
+			!(none && memory) || step.Resource == resize.CPU && !(cpu && u.MemoryLimitInBytes == 0) {
 			t.Errorf("%s: %+v", step, u)
 		}
 		u = g.Update(pod, c, step, has)
@@ -103,7 +107,8 @@ func TestUpdateOfContainer(t *testing.T) {
 		}
 		has = step.After(has)
 	}
-	if u := g.Update(pod, c, resize.Step{Resource: resize.CPU, Request: true, Limit: true, To: resize.SizeOf(qos.Values{})}, resize.Size{}); u.CpuQuota != -1 {
+	if u := g.Update(pod, c, resize.Step{Resource: resize.CPU, Request: true, Limit: true,
+		To: resize.SizeOf(qos.Values{})}, resize.Size{}); u.CpuQuota != -1 {
 		t.Errorf("no limit any more: %+v", u)
 	}
 }
@@ -142,7 +147,8 @@ func TestAdmitResize(t *testing.T) {
 		}
 	}
 	restarts := onePod("100m", "64Mi")
-	restarts.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+	restarts.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory,
+		RestartPolicy: corev1.RestartContainer}}
 	a := admit{
 		ledger:    newLedger(resources),
 		node:      func() *corev1.Node { return nil },

@@ -78,7 +78,8 @@ func (s servedPods) Sandbox(namespace, name string, uid types.UID) (string, erro
 	return id, notFound(err)
 }
 
-func (s servedPods) Container(namespace, name, container string, uid types.UID, previous bool) (server.Container, error) {
+func (s servedPods) Container(namespace, name, container string, uid types.UID,
+	previous bool) (server.Container, error) {
 	run, err := s.ContainerRun(namespace, name, container, uid, previous)
 	if err != nil {
 		return server.Container{}, notFound(err)

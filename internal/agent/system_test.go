@@ -23,11 +23,13 @@ func TestSuited(t *testing.T) {
 		reason string
 		later  bool
 	}{
-		"it can":          {pod: wants, can: true},
-		"it cannot":       {pod: wants, reason: "SupplementalGroupsPolicyNotSupported"},
-		"it says nothing": {pod: wants, err: errors.New("deadline exceeded"), reason: "UnexpectedAdmissionError", later: true},
-		"another system":  {pod: &corev1.Pod{Spec: corev1.PodSpec{OS: &corev1.PodOS{Name: corev1.Windows}}}, err: errors.New("asked"), reason: "PodOSNotSupported"},
-		"nothing asked":   {pod: &corev1.Pod{}, err: errors.New("asked")},
+		"it can":    {pod: wants, can: true},
+		"it cannot": {pod: wants, reason: "SupplementalGroupsPolicyNotSupported"},
+		"it says nothing": {pod: wants, err: errors.New("deadline exceeded"), reason: "UnexpectedAdmissionError",
+			later: true},
+		"another system": {pod: &corev1.Pod{Spec: corev1.PodSpec{OS: &corev1.PodOS{Name: corev1.Windows}}},
+			err: errors.New("asked"), reason: "PodOSNotSupported"},
+		"nothing asked": {pod: &corev1.Pod{}, err: errors.New("asked")},
 	} {
 		r := suited(c.pod, admission.System{OS: "linux"}, func() (bool, error) { return c.can, c.err })
 		if (r == nil) != (c.reason == "") || r != nil && (r.Reason != c.reason || r.Later != c.later) {

@@ -157,7 +157,8 @@ func (b builder) apiServer() supervise.Spec {
 		args = append(args, "--endpoint-reconciler-type=none")
 	}
 	args = append(args, b.etcdArgs()...)
-	return b.upstream(childAPIServer, graceAPIServer, []string{pki.PublicKeyPath(dir, keyServiceTokens), pki.CertPath(dir, caCluster)}, args...)
+	return b.upstream(childAPIServer, graceAPIServer, []string{pki.PublicKeyPath(dir, keyServiceTokens),
+		pki.CertPath(dir, caCluster)}, args...)
 }
 
 // controllerManager runs without the two controllers that `plimsoll lifecycle` replaces.
@@ -236,7 +237,8 @@ func (b builder) agent(endpoint string) supervise.Spec {
 	if b.o.DevicePluginsDir != "" && b.o.AgentBinary == "" {
 		spec.Argv = append(spec.Argv, "--device-plugins-dir", b.o.DevicePluginsDir)
 	}
-	if b.o.AgentBinary != "" { // its arguments are those of `plimsoll agent`, without the names of the program and the verb
+	// its arguments are those of `plimsoll agent`, without the names of the program and the verb
+	if b.o.AgentBinary != "" {
 		spec.Argv = append([]string{b.o.AgentBinary}, spec.Argv[2:]...)
 	}
 	return spec

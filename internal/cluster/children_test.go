@@ -29,12 +29,14 @@ func testBuilder(t *testing.T, o Options) builder {
 	if err := (layout{o}).makeDirectories(); err != nil {
 		t.Fatal(err)
 	}
-	return builder{layout: layout{o}, controlplane: "/bin/controlplane", plimsoll: "/bin/plimsoll", proxyMode: modeNFTables,
-		driver: "/bin/driver", controllers: "/bin/controllers"}
+	return builder{layout: layout{o}, controlplane: "/bin/controlplane", plimsoll: "/bin/plimsoll",
+		proxyMode: modeNFTables,
+		driver:    "/bin/driver", controllers: "/bin/controllers"}
 }
 
 func allSpecs(b builder) []supervise.Spec {
-	return []supervise.Spec{b.etcd(), b.apiServer(), b.controllerManager(), b.scheduler(), b.lifecycle(), b.fleet(), b.agent("unix:///r.sock"), b.kubeProxy(),
+	return []supervise.Spec{b.etcd(), b.apiServer(), b.controllerManager(), b.scheduler(), b.lifecycle(), b.fleet(),
+		b.agent("unix:///r.sock"), b.kubeProxy(),
 		b.csiDriver(), b.storage()}
 }
 
@@ -61,7 +63,8 @@ func TestGCPercent(t *testing.T) {
 		o.GCPercent = percent
 		for _, spec := range allSpecs(testBuilder(t, o)) {
 			got := slices.Contains(spec.Env, "GOGC=400")
-			if want := percent != 0 && slices.Contains([]string{childEtcd, childAPIServer, childControllerManager}, spec.Name); got != want {
+			if want := percent != 0 && slices.Contains([]string{childEtcd, childAPIServer, childControllerManager},
+				spec.Name); got != want {
 				t.Errorf("--gc-percent %d: %s has GOGC: %v, want %v", percent, spec.Name, got, want)
 			}
 		}
@@ -90,8 +93,10 @@ func TestSecurePorts(t *testing.T) {
 		}
 	}
 	o.SchedulerPort, o.LifecyclePort = 10259, 10267
-	for want, spec := range map[string]supervise.Spec{"10259": testBuilder(t, o).scheduler(), "10267": testBuilder(t, o).lifecycle()} {
-		for _, arg := range []string{"--secure-port=" + want, "--bind-address=127.0.0.1", "--client-ca-file=" + pki.CertPath(layout{o}.pki(), caCluster)} {
+	for want, spec := range map[string]supervise.Spec{"10259": testBuilder(t, o).scheduler(), "10267": testBuilder(t,
+		o).lifecycle()} {
+		for _, arg := range []string{"--secure-port=" + want, "--bind-address=127.0.0.1", "--client-ca-file=" +
+			pki.CertPath(layout{o}.pki(), caCluster)} {
 			if !slices.Contains(spec.Argv, arg) {
 				t.Errorf("%s: no %s in %q", spec.Name, arg, spec.Argv)
 			}
@@ -105,7 +110,8 @@ func TestEtcdsSockets(t *testing.T) {
 	o := testOptions(t)
 	spec := testBuilder(t, o).etcd()
 	sockets := filepath.Dir(layout{o}.etcdSocket())
-	for _, want := range []string{"--listen-client-urls=unix://" + sockets + "/etcd.sock", "--listen-peer-urls=unix://peer:0"} {
+	for _, want := range []string{"--listen-client-urls=unix://" + sockets + "/etcd.sock",
+		"--listen-peer-urls=unix://peer:0"} {
 		if !slices.Contains(spec.Argv, want) {
 			t.Errorf("no %s in %q", want, spec.Argv)
 		}
@@ -118,8 +124,10 @@ func TestEtcdsSockets(t *testing.T) {
 func TestAPIServerArguments(t *testing.T) {
 	o := testOptions(t)
 	args := testBuilder(t, o).apiServer().Argv
-	for _, want := range []string{"kube-apiserver", "--bind-address=127.0.0.1", "--advertise-address=10.85.0.1", "--authorization-mode=Node,RBAC",
-		"--enable-admission-plugins=NodeRestriction", "--etcd-servers=unix://" + o.RunDir + "/etcd/etcd.sock", "--kubelet-preferred-address-types=InternalDNS,InternalIP,Hostname"} {
+	for _, want := range []string{"kube-apiserver", "--bind-address=127.0.0.1", "--advertise-address=10.85.0.1",
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction", "--etcd-servers=unix://" + o.RunDir +
+			"/etcd/etcd.sock", "--kubelet-preferred-address-types=InternalDNS,InternalIP,Hostname"} {
 		if !slices.Contains(args, want) {
 			t.Errorf("no %s in %q", want, args)
 		}
@@ -129,7 +137,8 @@ func TestAPIServerArguments(t *testing.T) {
 	o.EtcdServers = []string{"https://a:1", "https://b:2"}
 	o.EtcdCAFile = "/ca"
 	args = testBuilder(t, o).apiServer().Argv
-	for _, want := range []string{"--etcd-servers=https://a:1,https://b:2", "--etcd-cafile=/ca", "--advertise-address=192.0.2.10"} {
+	for _, want := range []string{"--etcd-servers=https://a:1,https://b:2", "--etcd-cafile=/ca",
+		"--advertise-address=192.0.2.10"} {
 		if !slices.Contains(args, want) {
 			t.Errorf("no %s in %q", want, args)
 		}
@@ -156,7 +165,8 @@ func TestIdentities(t *testing.T) {
 	for w, want := range map[who]string{
 		whoAdmin: "CN=plimsoll-admin,O=plimsoll:cluster-admins", whoLauncher: "CN=plimsoll-launcher,O=system:masters",
 		whoControllerManager: "CN=system:kube-controller-manager", whoScheduler: "CN=system:kube-scheduler",
-		whoLifecycle: "CN=plimsoll:lifecycle", whoAgent: "CN=system:node:node-1,O=system:nodes", whoFleet: "CN=plimsoll:fleet",
+		whoLifecycle: "CN=plimsoll:lifecycle", whoAgent: "CN=system:node:node-1,O=system:nodes",
+		whoFleet: "CN=plimsoll:fleet",
 	} {
 		path := l.kubeconfig(w)
 		if w == whoAdmin {
@@ -242,7 +252,8 @@ func TestAgentServingCertificate(t *testing.T) {
 // The installed manifests are well formed, and they bind each of our own identities.
 func TestManifests(t *testing.T) {
 	o := testOptions(t)
-	if bound := bindings(t, o); bound[userFleet] || slices.ContainsFunc(layout{o}.plan().Leaves, func(l pki.Leaf) bool { return l.CommonName == userFleet }) {
+	if bound := bindings(t, o); bound[userFleet] ||
+		slices.ContainsFunc(layout{o}.plan().Leaves, func(l pki.Leaf) bool { return l.CommonName == userFleet }) {
 		t.Error("without hollow nodes their identity has a role or a certificate")
 	}
 	if old, err := (layout{o}).unwanted(false); err != nil || len(old) == 0 {
@@ -262,7 +273,8 @@ func TestManifests(t *testing.T) {
 	o.Without = nil
 	bound := bindings(t, o)
 	for _, leaf := range (layout{o}).plan().Leaves {
-		if leaf.Client && leaf.Authority == caCluster && !strings.HasPrefix(leaf.CommonName, "system:") && leaf.Organization != "system:masters" &&
+		if leaf.Client && leaf.Authority == caCluster && !strings.HasPrefix(leaf.CommonName, "system:") &&
+			leaf.Organization != "system:masters" &&
 			!bound[leaf.CommonName] && !bound[leaf.Organization] {
 			t.Errorf("%s (%s) may do nothing", leaf.CommonName, leaf.Organization)
 		}
@@ -326,7 +338,8 @@ func bindings(t *testing.T, o Options) map[string]bool {
 func TestAgentConfig(t *testing.T) {
 	o := testOptions(t)
 	o.AgentConfig = filepath.Join(t.TempDir(), "kubelet.yaml")
-	if err := os.WriteFile(o.AgentConfig, []byte("maxPods: 42\nport: 1\ncgroupRoot: /mine\nresolvConf: /my/resolv.conf\n"), 0o600); err != nil {
+	if err := os.WriteFile(o.AgentConfig, []byte("maxPods: 42\nport: 1\ncgroupRoot: /mine\nresolvConf: /my/resolv.conf\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	l := layout{o}
@@ -344,7 +357,8 @@ func TestAgentConfig(t *testing.T) {
 	if err := yaml.Unmarshal(text, &got); err != nil {
 		t.Fatal(err)
 	}
-	for key, want := range map[string]any{"kind": "KubeletConfiguration", "maxPods": 42.0, "port": 10250.0, "address": "127.0.0.1",
+	for key, want := range map[string]any{"kind": "KubeletConfiguration", "maxPods": 42.0, "port": 10250.0,
+		"address":    "127.0.0.1",
 		"cgroupRoot": "/plimsoll-test", "resolvConf": "/my/resolv.conf", "clusterDomain": "cluster.local",
 		"tlsCertFile": pki.CertPath(l.pki(), certAgentServing), "failSwapOn": nil} {
 		if !reflect.DeepEqual(got[key], want) {
@@ -375,7 +389,8 @@ func TestFindControlplane(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
 	self := filepath.Join(dir, "sub", "plimsoll")
-	if _, err := findControlplane("", self); err == nil || !strings.Contains(err.Error(), "--controlplane-binary") || !strings.Contains(err.Error(), "make ") {
+	if _, err := findControlplane("", self); err == nil || !strings.Contains(err.Error(), "--controlplane-binary") ||
+		!strings.Contains(err.Error(), "make ") {
 		t.Errorf("nowhere: %v", err)
 	}
 	if _, err := findControlplane("/no/such/file", self); err == nil || !strings.Contains(err.Error(), "/no/such/file") {

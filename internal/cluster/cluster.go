@@ -78,12 +78,14 @@ type cluster struct {
 
 // open takes the lock of an instance and finds its children. The caller must close the result.
 func open(o Options, sink progress.Sink, logger *slog.Logger) (*cluster, error) {
-	c := &cluster{layout: layout{o}, sink: sink, logger: logger, deaths: map[string]int{}, last: map[string]supervise.Status{}}
+	c := &cluster{layout: layout{o}, sink: sink, logger: logger, deaths: map[string]int{},
+		last: map[string]supervise.Status{}}
 	var err error
 	if c.lock, err = takeLock(c.layout.lock()); err != nil {
 		return nil, err
 	}
-	c.supervisor, err = supervise.Open(supervise.Options{Record: c.record(), Owner: o.StateDir, Logger: logger, Notice: c.notice})
+	c.supervisor, err = supervise.Open(supervise.Options{Record: c.record(), Owner: o.StateDir, Logger: logger,
+		Notice: c.notice})
 	if err != nil {
 		c.lock.release()
 		return nil, err
@@ -108,7 +110,8 @@ func (c *cluster) notice(s supervise.Status) {
 	c.last[s.Name] = s
 	c.mu.Unlock()
 	if died && first { // only the first, to keep the output short; `plimsoll status` has the count
-		c.sink.Show(progress.Event{Step: s.Name, Phase: progress.Note, Detail: fmt.Sprintf("%s; restarting it (log: %s)", s.LastExit, s.Log)})
+		c.sink.Show(progress.Event{Step: s.Name, Phase: progress.Note, Detail: fmt.Sprintf("%s; restarting it (log: %s)",
+			s.LastExit, s.Log)})
 	}
 }
 
@@ -122,7 +125,8 @@ func (c *cluster) broken(children ...string) error {
 	defer c.mu.Unlock()
 	for _, name := range children {
 		if c.deaths[name] >= deathsMax {
-			return &ChildError{Child: name, Exit: c.last[name].LastExit, Log: c.log(name), Tail: supervise.Tail(c.log(name), tailLines)}
+			return &ChildError{Child: name, Exit: c.last[name].LastExit, Log: c.log(name), Tail: supervise.Tail(c.log(name),
+				tailLines)}
 		}
 	}
 	return nil
@@ -218,7 +222,8 @@ func findControlplane(given, self string) (string, error) {
 	}
 	path, err := exec.LookPath(controlplaneName)
 	if err != nil {
-		return "", fmt.Errorf("find control plane binary: neither %s nor PATH has it: build it with `make bin/%s`, or set --controlplane-binary", beside, controlplaneName)
+		return "",
+			fmt.Errorf("find control plane binary: neither %s nor PATH has it: build it with `make bin/%s`, or set --controlplane-binary", beside, controlplaneName)
 	}
 	return filepath.Abs(path)
 }

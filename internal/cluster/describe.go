@@ -50,7 +50,8 @@ func describeNode(ctx context.Context, w io.Writer, o Options) error {
 		return err
 	}
 	all := &corev1.PodList{}
-	if err := client.List(ctx, kube.Pods, "", metav1.ListOptions{FieldSelector: "spec.nodeName=" + o.NodeName}, all); err != nil {
+	if err := client.List(ctx, kube.Pods, "", metav1.ListOptions{FieldSelector: "spec.nodeName=" + o.NodeName},
+		all); err != nil {
 		return err
 	}
 	state := "Ready"
@@ -117,7 +118,8 @@ func resourceRows(node *corev1.Node, pods []corev1.Pod, used corev1.ResourceList
 
 // rank sorts the common resources first.
 func rank(name corev1.ResourceName) int {
-	order := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods}
+	order := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage,
+		corev1.ResourcePods}
 	if i := slices.Index(order, name); i >= 0 {
 		return i
 	}
@@ -130,10 +132,12 @@ func printResources(w io.Writer, rows []resourceRow) error {
 		widest = max(widest, len(r.resource))
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "%-*s\tCAPACITY\tRESERVED\tALLOCATABLE\tREQUESTED\tUSED\t\n", widest, "RESOURCE") // names are aligned to the left, numbers to the right
+	// names are aligned to the left, numbers to the right
+	fmt.Fprintf(t, "%-*s\tCAPACITY\tRESERVED\tALLOCATABLE\tREQUESTED\tUSED\t\n", widest, "RESOURCE")
 	for _, r := range rows {
 		fmt.Fprintf(t, "%-*s\t%s\t%s\t%s\t%s\t%s\t\n", widest, r.resource,
-			short(r.resource, r.capacity), short(r.resource, r.reserved), short(r.resource, r.allocatable), short(r.resource, r.requested), short(r.resource, r.used))
+			short(r.resource, r.capacity), short(r.resource, r.reserved), short(r.resource, r.allocatable), short(r.resource,
+				r.requested), short(r.resource, r.used))
 	}
 	return t.Flush()
 }

@@ -31,15 +31,18 @@ func pod(name string, phase corev1.PodPhase, requests corev1.ResourceList) corev
 // Reserved is capacity minus allocatable; finished pods do not count; an unknown value is a dash.
 func TestAllocatable(t *testing.T) {
 	node := &corev1.Node{Status: corev1.NodeStatus{
-		Capacity:    list("cpu", "2", "memory", "24684092Ki", "pods", "110", "ephemeral-storage", "252Gi", "hugepages-2Mi", "0", "example.com/gpu", "2"),
-		Allocatable: list("cpu", "2", "memory", "24581692Ki", "pods", "110", "ephemeral-storage", "226Gi", "hugepages-2Mi", "0", "example.com/gpu", "2"),
+		Capacity: list("cpu", "2", "memory", "24684092Ki", "pods", "110", "ephemeral-storage", "252Gi", "hugepages-2Mi",
+			"0", "example.com/gpu", "2"),
+		Allocatable: list("cpu", "2", "memory", "24581692Ki", "pods", "110", "ephemeral-storage", "226Gi", "hugepages-2Mi",
+			"0", "example.com/gpu", "2"),
 	}}
 	pods := []corev1.Pod{
 		pod("a", corev1.PodRunning, list("cpu", "250m", "memory", "64Mi")),
 		pod("b", corev1.PodPending, list("cpu", "500m", "example.com/gpu", "1")),
 		pod("c", corev1.PodSucceeded, list("cpu", "1")),
 	}
-	used := usage(summary{}, parseSummary(t, `{"node":{"cpu":{"usageNanoCores":123456789},"memory":{"workingSetBytes":1073741824}}}`))
+	used := usage(summary{}, parseSummary(t,
+		`{"node":{"cpu":{"usageNanoCores":123456789},"memory":{"workingSetBytes":1073741824}}}`))
 	var out bytes.Buffer
 	if err := printResources(&out, resourceRows(node, pods, used)); err != nil {
 		t.Fatal(err)

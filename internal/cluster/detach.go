@@ -58,7 +58,8 @@ func UpDetached(ctx context.Context, o Options, args []string, sink progress.Sin
 // follow shows the progress of the detached process until that closes the pipe. Its last event was stepUp if the
 // instance is up, and stepFailed if it is not.
 func follow(ctx context.Context, cmd *exec.Cmd, r *os.File, l layout, sink progress.Sink) error {
-	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) }) // an error means that the process has ended
+	// an error means that the process has ended
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
 	defer stop()
 	outcome := &outcomeSink{Sink: sink}
 	err := progress.Relay(r, outcome)

@@ -34,7 +34,8 @@ func (l layout) checkOurs() error {
 			continue
 		}
 		if _, err := os.Stat(d.sign); err != nil && len(entries) > 0 {
-			return fmt.Errorf("check --%s %s: contains files that plimsoll did not create (%s): choose a new or empty directory", d.flag, d.dir, entries[0].Name())
+			return fmt.Errorf("check --%s %s: contains files that plimsoll did not create (%s): choose a new or empty directory",
+				d.flag, d.dir, entries[0].Name())
 		}
 	}
 	return nil

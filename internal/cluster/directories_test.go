@@ -26,7 +26,8 @@ func TestSpaceOfNewAndOldInstances(t *testing.T) {
 		for _, agent := range []bool{true, false} {
 			var shown notes
 			l := layout{Options{StateDir: smallfs.Tmpfs(t, c.options), Agent: agent}}
-			if err := l.checkSpace(); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "--state-dir") {
+			if err := l.checkSpace(); err == nil || !strings.Contains(err.Error(), c.want) ||
+				!strings.Contains(err.Error(), "--state-dir") {
 				t.Errorf("%s: a new instance: %v, want %q", c.options, err, c.want)
 			}
 			if err := os.WriteFile(l.options(), []byte("{}"), 0o600); err != nil {

@@ -21,9 +21,12 @@ func TestDNSObjects(t *testing.T) {
 		config, resolv string
 		want, not      []string
 	}{
-		"defaults":        {"", "nameserver 192.0.2.53\n", []string{"kubernetes cluster.local in-addr.arpa", "clusterIP: 10.96.0.10\n", "forward . /etc/resolv.conf"}, nil},
-		"another domain":  {"clusterDomain: corp.example\n", "nameserver 192.0.2.53\n", []string{"kubernetes corp.example in-addr.arpa"}, []string{"cluster.local"}},
-		"a server here":   {"", "search x\nnameserver 127.0.0.53\n", []string{"kubernetes cluster.local"}, []string{"forward . "}},
+		"defaults": {"", "nameserver 192.0.2.53\n", []string{"kubernetes cluster.local in-addr.arpa",
+			"clusterIP: 10.96.0.10\n", "forward . /etc/resolv.conf"}, nil},
+		"another domain": {"clusterDomain: corp.example\n", "nameserver 192.0.2.53\n",
+			[]string{"kubernetes corp.example in-addr.arpa"}, []string{"cluster.local"}},
+		"a server here": {"", "search x\nnameserver 127.0.0.53\n", []string{"kubernetes cluster.local"},
+			[]string{"forward . "}},
 		"one of two":      {"", "nameserver ::1\nnameserver 192.0.2.53 \n", []string{"forward . "}, nil},
 		"no server":       {"", "# nameserver 192.0.2.53\nnameserver\nnameserver x\n", nil, []string{"forward . "}},
 		"no file":         {"resolvConf: /no/such/file\n", "", nil, []string{"forward . "}},
@@ -38,7 +41,8 @@ func TestDNSObjects(t *testing.T) {
 		if !strings.Contains(c.config, "resolvConf") {
 			c.config += "resolvConf: " + resolv + "\n"
 		}
-		for path, text := range map[string]string{resolv: c.resolv, file: "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n" + c.config} {
+		for path, text := range map[string]string{resolv: c.resolv,
+			file: "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n" + c.config} {
 			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -77,11 +81,14 @@ func TestDNSObjects(t *testing.T) {
 func TestPathOf(t *testing.T) {
 	for want, head := range map[string]metav1.PartialObjectMetadata{
 		"/api/v1/namespaces/kube-system/configmaps/coredns": {
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "coredns"}},
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1",
+				Kind: "ConfigMap"}, ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "coredns"}},
 		"/apis/apps/v1/namespaces/a/deployments/b": {
-			TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}},
+			TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: metav1.ObjectMeta{Namespace: "a",
+				Name: "b"}},
 		"/apis/rbac.authorization.k8s.io/v1/clusterroles/c": {
-			TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole"}, ObjectMeta: metav1.ObjectMeta{Name: "c"}},
+			TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1",
+				Kind: "ClusterRole"}, ObjectMeta: metav1.ObjectMeta{Name: "c"}},
 	} {
 		if got := pathOf(head); got != want {
 			t.Errorf("%s, want %s", got, want)
@@ -95,7 +102,8 @@ func TestAddonVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for module, name := range map[string]string{"github.com/coredns/coredns": image.CoreDNS, "sigs.k8s.io/metrics-server": image.MetricsServer} {
+	for module, name := range map[string]string{"github.com/coredns/coredns": image.CoreDNS,
+		"sigs.k8s.io/metrics-server": image.MetricsServer} {
 		version := regexp.MustCompile(regexp.QuoteMeta(module) + ` v(\S+)`).FindSubmatch(text)
 		if version == nil || !strings.HasSuffix(name, ":"+string(version[1])) {
 			t.Errorf("image %s, and addons/go.mod has %s", name, version)

@@ -56,7 +56,8 @@ func Down(ctx context.Context, o Options, purge bool, sink progress.Sink) error 
 	defer closeLog()
 	c, err := open(o, sink, logger)
 	if errors.Is(err, errLocked) {
-		return fmt.Errorf("stop instance %s: another plimsoll process took it over meanwhile (see `plimsoll status`)", o.Instance)
+		return fmt.Errorf("stop instance %s: another plimsoll process took it over meanwhile (see `plimsoll status`)",
+			o.Instance)
 	}
 	if err != nil {
 		return err
@@ -162,7 +163,8 @@ func (c *cluster) removePods(ctx context.Context) error {
 		c.supervisor.Release(childContainerd)
 		err = c.runtime.Teardown(ctx)
 		c.supervisor.Stop(ctx, childContainerd, graceStore) // it has ended; this removes it from the record
-		if c.o.AgentBinary != "" {                          // the kubelet bind-mounts its root directory, to share the mounts below it
+		// the kubelet bind-mounts its root directory, to share the mounts below it
+		if c.o.AgentBinary != "" {
 			err = errors.Join(err, mount.UnmountBelow(c.agentRoot()))
 		}
 		// The agent, which makes the mounts of volumes, has ended.

@@ -19,8 +19,10 @@ import (
 type who string
 
 const (
-	whoAdmin             who = "admin"              // the user; the kubeconfig contains the credentials, so that it can be copied
-	whoLauncher          who = "launcher"           // `up` itself, which installs RBAC; the only identity that RBAC does not restrict
+	// the user; the kubeconfig contains the credentials, so that it can be copied
+	whoAdmin who = "admin"
+	// `up` itself, which installs RBAC; the only identity that RBAC does not restrict
+	whoLauncher          who = "launcher"
 	whoControllerManager who = "controller-manager" // this and the following are components
 	whoScheduler         who = "scheduler"
 	whoLifecycle         who = "lifecycle"
@@ -32,8 +34,9 @@ const (
 
 // Names of the other certificates and keys.
 const (
-	caCluster        = "ca"             // signs all clients and servers of the cluster
-	caFrontProxy     = "front-proxy-ca" // signs clients that may act for another user; it must differ from the cluster's CA, or every client could
+	caCluster = "ca" // signs all clients and servers of the cluster
+	// signs clients that may act for another user; it must differ from the cluster's CA, or every client could
+	caFrontProxy     = "front-proxy-ca"
 	certAPIServer    = "apiserver"
 	certKubelet      = "apiserver-kubelet-client"
 	certFrontProxy   = "front-proxy-client"
@@ -82,14 +85,19 @@ func (l layout) plan() pki.Plan {
 		},
 		Leaves: append([]pki.Leaf{
 			{Name: certAPIServer, Authority: caCluster, CommonName: "kube-apiserver", Server: true,
-				DNSNames: []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost", o.NodeName},
-				IPs:      addresses(o.firstServiceIP(), net.ParseIP("127.0.0.1"), net.ParseIP("::1"), net.ParseIP(o.BindAddress), net.ParseIP(o.NodeIP), advertised)},
+				DNSNames: []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc",
+					"kubernetes.default.svc.cluster.local", "localhost", o.NodeName},
+				IPs: addresses(o.firstServiceIP(), net.ParseIP("127.0.0.1"), net.ParseIP("::1"), net.ParseIP(o.BindAddress),
+					net.ParseIP(o.NodeIP), advertised)},
 			{Name: certKubelet, Authority: caCluster, CommonName: "plimsoll:apiserver-kubelet-client", Client: true},
 			{Name: certFrontProxy, Authority: caFrontProxy, CommonName: "front-proxy-client", Client: true},
 			{Name: certCMServing, Authority: caCluster, CommonName: "kube-controller-manager", Server: true,
-				DNSNames: []string{"localhost"}, IPs: addresses(net.ParseIP("127.0.0.1"), net.ParseIP("::1"), net.ParseIP(o.BindAddress), net.ParseIP(o.NodeIP))},
-			{Name: certAgentServing, Authority: caCluster, CommonName: "system:node:" + o.NodeName, Organization: "system:nodes", Server: true,
-				DNSNames: []string{o.NodeName, "localhost"}, IPs: addresses(net.ParseIP("127.0.0.1"), net.ParseIP("::1"), net.ParseIP(o.NodeIP))},
+				DNSNames: []string{"localhost"}, IPs: addresses(net.ParseIP("127.0.0.1"), net.ParseIP("::1"),
+					net.ParseIP(o.BindAddress), net.ParseIP(o.NodeIP))},
+			{Name: certAgentServing, Authority: caCluster, CommonName: "system:node:" + o.NodeName, Organization: "system:nodes",
+				Server:   true,
+				DNSNames: []string{o.NodeName, "localhost"}, IPs: addresses(net.ParseIP("127.0.0.1"), net.ParseIP("::1"),
+					net.ParseIP(o.NodeIP))},
 			client(whoAdmin, "plimsoll-admin", groupAdmins),
 			client(whoLauncher, "plimsoll-launcher", "system:masters"),
 			client(whoControllerManager, "system:kube-controller-manager", ""),

@@ -14,7 +14,9 @@ import (
 // machine, with the node's name.
 func runtimesOf(o Options) (names []string, all []*containerruntime.Instance, err error) {
 	if !o.Agent {
-		return nil, nil, fmt.Errorf("instance %s has no container runtime: it was started without an agent (--no-agent, or not as root)", o.Instance)
+		return nil, nil,
+			fmt.Errorf("instance %s has no container runtime: it was started without an agent (--no-agent, or not as root)",
+				o.Instance)
 	}
 	nodes := []Options{o}
 	for _, n := range (layout{o}).localNodes() {

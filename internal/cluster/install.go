@@ -228,7 +228,8 @@ func (c *cluster) retryAddons(ctx context.Context) {
 // not.
 func deploymentReady(ctx context.Context, client *kube.Client, name string) error {
 	path := "/apis/apps/v1/namespaces/" + metav1.NamespaceSystem + "/deployments/" + name
-	text, err := client.REST(corev1.SchemeGroupVersion).Get().AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON).DoRaw(ctx)
+	text, err := client.REST(corev1.SchemeGroupVersion).Get().AbsPath(path).SetHeader("Accept",
+		runtime.ContentTypeJSON).DoRaw(ctx)
 	if err != nil {
 		return err
 	}

@@ -47,7 +47,8 @@ func newProgram(t *testing.T) *program {
 		controlplane = filepath.Join(repository, "bin", controlplaneName)
 	}
 	if _, err := os.Stat(controlplane); err != nil {
-		t.Skipf("no control plane binary: build it with `make bin/%s`, or name one in PLIMSOLL_CONTROLPLANE: %v", controlplaneName, err)
+		t.Skipf("no control plane binary: build it with `make bin/%s`, or name one in PLIMSOLL_CONTROLPLANE: %v",
+			controlplaneName, err)
 	}
 	path, err := buildPlimsoll()
 	if err != nil {
@@ -124,7 +125,8 @@ func (p *program) kubectl(args ...string) string {
 
 func (p *program) status() Status {
 	p.t.Helper()
-	out, _ := p.run("status", append(slices.Clone(p.instance), "-o", "json")...) // exit code 1 means that not everything is healthy
+	// exit code 1 means that not everything is healthy
+	out, _ := p.run("status", append(slices.Clone(p.instance), "-o", "json")...)
 	var s Status
 	if strings.Contains(out, "never been up") {
 		return s
@@ -178,7 +180,8 @@ func TestInstance(t *testing.T) {
 	if out := p.must("up", append(p.up, "--detach")...); !strings.Contains(out, "already up") {
 		t.Errorf("up twice: %s", out)
 	}
-	if again := p.status(); again.SupervisorPID != first.SupervisorPID || again.child(childEtcd).PID != first.child(childEtcd).PID {
+	if again := p.status(); again.SupervisorPID != first.SupervisorPID ||
+		again.child(childEtcd).PID != first.child(childEtcd).PID {
 		t.Errorf("up twice started something: %+v", again)
 	}
 
@@ -196,7 +199,8 @@ func TestInstance(t *testing.T) {
 	p.must("up", append(p.up, "--detach")...)
 	second := p.status()
 	if second.child(childAPIServer).PID != first.child(childAPIServer).PID {
-		t.Errorf("kube-apiserver was %d and is %d: not adopted", first.child(childAPIServer).PID, second.child(childAPIServer).PID)
+		t.Errorf("kube-apiserver was %d and is %d: not adopted", first.child(childAPIServer).PID,
+			second.child(childAPIServer).PID)
 	}
 	if pid := second.child(childEtcd).PID; pid == 0 || pid == first.child(childEtcd).PID {
 		t.Errorf("etcd is %d", pid)
@@ -245,9 +249,11 @@ func TestNode(t *testing.T) {
 	p := newProgram(t)
 	o := Options{Instance: p.instance[1], StateDir: p.instance[3]}
 	l := layout{o}
-	up := append(slices.Clone(p.up), "--no-agent=false", "--hollow", "0", "--detach", "--node-name", "test-node", "--image-dir", images,
+	up := append(slices.Clone(p.up), "--no-agent=false", "--hollow", "0", "--detach", "--node-name", "test-node",
+		"--image-dir", images,
 		"--agent-port", strconv.Itoa(freePort(t)), "--agent-health-port", "0", "--pod-cidr", "10.225.0.0/16",
-		"--without", "kube-proxy,coredns,metrics-server,csi") // the tests of containerruntime list which networks each package uses
+		// the tests of containerruntime list which networks each package uses
+		"--without", "kube-proxy,coredns,metrics-server,csi")
 	out := p.must("up", up...)
 	if !strings.Contains(out, "node test-node: Ready") || !strings.Contains(out, "ALLOCATABLE") {
 		t.Errorf("up shows no allocatable resources:\n%s", out)
@@ -256,7 +262,8 @@ func TestNode(t *testing.T) {
 	p.kubectl("rollout", "status", "deployment/hello", "--timeout", "60s")
 	running := func() string {
 		t.Helper()
-		return p.kubectl("get", "pods", "-o", "jsonpath={range .items[*]}{.metadata.name} {.status.podIP} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].state.running.startedAt}{\"\\n\"}{end}")
+		return p.kubectl("get", "pods", "-o",
+			"jsonpath={range .items[*]}{.metadata.name} {.status.podIP} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].state.running.startedAt}{\"\\n\"}{end}")
 	}
 	before := running()
 
@@ -343,14 +350,21 @@ func TestUpRefuses(t *testing.T) {
 		root bool     // needs root: the agent
 		want []string // in the message
 	}{
-		{"port in use", append(slices.Clone(p.up), "--apiserver-port", port), false, []string{"port " + port, "(pid " + strconv.Itoa(os.Getpid()) + ")", "--apiserver-port"}},
-		{"missing binary", append(slices.Clone(p.up), "--controlplane-binary", "/no/such/binary"), false, []string{"/no/such/binary", "no such file"}},
-		{"full state directory", append(slices.Clone(base), "--state-dir", filepath.Join(full, "s")), false, []string{full, "free", "--state-dir"}},
-		{"someone's directory", append(slices.Clone(base), "--state-dir", filepath.Dir(unreadable)), false, []string{"kubelet.yaml", "--state-dir"}},
-		{"bad flags", append(slices.Clone(base), "--pod-cidr", "all", "--hollow", "-1"), false, []string{"--pod-cidr", "--hollow"}},
-		{"bad agent configuration", append(slices.Clone(p.up), "--no-agent=false", "--agent-config", unreadable, "--agent-port", strconv.Itoa(freePort(t)), "--agent-health-port", "0"), true,
+		{"port in use", append(slices.Clone(p.up), "--apiserver-port", port), false, []string{"port " + port, "(pid " +
+			strconv.Itoa(os.Getpid()) + ")", "--apiserver-port"}},
+		{"missing binary", append(slices.Clone(p.up), "--controlplane-binary", "/no/such/binary"), false,
+			[]string{"/no/such/binary", "no such file"}},
+		{"full state directory", append(slices.Clone(base), "--state-dir", filepath.Join(full, "s")), false,
+			[]string{full, "free", "--state-dir"}},
+		{"someone's directory", append(slices.Clone(base), "--state-dir", filepath.Dir(unreadable)), false,
+			[]string{"kubelet.yaml", "--state-dir"}},
+		{"bad flags", append(slices.Clone(base), "--pod-cidr", "all", "--hollow", "-1"), false, []string{"--pod-cidr",
+			"--hollow"}},
+		{"bad agent configuration", append(slices.Clone(p.up), "--no-agent=false", "--agent-config", unreadable,
+			"--agent-port", strconv.Itoa(freePort(t)), "--agent-health-port", "0"), true,
 			[]string{unreadable, "maxPods", "maxPod"}},
-		{"unreadable agent configuration", append(slices.Clone(p.up), "--no-agent=false", "--agent-config", "/no/such.yaml", "--agent-port", strconv.Itoa(freePort(t)), "--agent-health-port", "0"), true,
+		{"unreadable agent configuration", append(slices.Clone(p.up), "--no-agent=false", "--agent-config", "/no/such.yaml",
+			"--agent-port", strconv.Itoa(freePort(t)), "--agent-health-port", "0"), true,
 			[]string{"--agent-config", "/no/such.yaml"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {

@@ -62,7 +62,8 @@ func TestSharedArguments(t *testing.T) {
 	}
 	brief := sharedOptions(t)
 	brief.SigningDuration = time.Hour
-	if args := testBuilder(t, brief).controllerManager().Argv; !slices.Contains(args, "--cluster-signing-duration=1h0m0s") {
+	if args := testBuilder(t, brief).controllerManager().Argv; !slices.Contains(args,
+		"--cluster-signing-duration=1h0m0s") {
 		t.Errorf("certificates that last an hour: %q", args)
 	}
 	small := sharedOptions(t)

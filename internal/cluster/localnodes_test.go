@@ -108,7 +108,8 @@ func TestValidateNodes(t *testing.T) {
 	}{
 		{"--nodes -1: want 1 or more", func(o *Options) { o.Nodes = -1 }},
 		{"--no-agent", func(o *Options) { o.Agent = false }},
-		{"--no-controller-manager: kube-controller-manager signs the certificates", func(o *Options) { o.NoControllerManager = true }},
+		{"--no-controller-manager: kube-controller-manager signs the certificates",
+			func(o *Options) { o.NoControllerManager = true }},
 		{"--agent-binary", func(o *Options) { o.AgentBinary = "/kubelet" }},
 		{"needs a runtime of its own", func(o *Options) { o.ContainerRuntimeEndpoint = "unix:///run/other.sock" }},
 		{`--node-cidr "10.87.0.1/24"`, func(o *Options) { o.NodeCIDR = "10.87.0.1/24" }},

@@ -67,20 +67,29 @@ type Options struct {
 	Nodes    int    `json:"nodes,omitempty"`    // number of nodes on this machine, without hollow ones; zero: one
 	NodeCIDR string `json:"nodeCIDR,omitempty"` // the network of the nodes' addresses, if there are several
 
-	Agent                    bool     `json:"agent"`                              // run an agent, which makes this machine a node
-	DevicePluginsDir         string   `json:"devicePluginsDir,omitempty"`         // where device plugins register; empty: in the agent's root
-	AgentConfig              string   `json:"agentConfig,omitempty"`              // a KubeletConfiguration; our settings override it
-	AgentBinary              string   `json:"agentBinary,omitempty"`              // empty: plimsoll agent; else a program with the kubelet's flags
-	ContainerRuntimeEndpoint string   `json:"containerRuntimeEndpoint,omitempty"` // empty: our own containerd
-	RegistryMirrors          []string `json:"registryMirrors,omitempty"`          // [REGISTRY=]URL; asked by our own containerd
-	RegistriesDir            string   `json:"registriesDir,omitempty"`            // of containerd; empty: in the state directory
-	Without                  []string `json:"without,omitempty"`                  // add-ons that are left out
-	Hollow                   int      `json:"hollow"`                             // the number of hollow nodes
-	NoLifecycle              bool     `json:"noLifecycle,omitempty"`              // another program replaces plimsoll lifecycle
-	NoScheduler              bool     `json:"noScheduler,omitempty"`              // another scheduler places pods
-	NoControllerManager      bool     `json:"noControllerManager,omitempty"`      // upstream's controllers run elsewhere
-	GCPercent                int      `json:"gcPercent,omitempty"`                // GOGC of upstream's programs: see gcPercentMin; zero: Go's default
-	HollowZones              int      `json:"hollowZones,omitempty"`              // over how many zones hollow nodes are spread; zero: no zones
+	// run an agent, which makes this machine a node
+	Agent bool `json:"agent"`
+	// where device plugins register; empty: in the agent's root
+	DevicePluginsDir string `json:"devicePluginsDir,omitempty"`
+	// a KubeletConfiguration; our settings override it
+	AgentConfig string `json:"agentConfig,omitempty"`
+	// empty: plimsoll agent; else a program with the kubelet's flags
+	AgentBinary              string `json:"agentBinary,omitempty"`
+	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint,omitempty"` // empty: our own containerd
+	// [REGISTRY=]URL; asked by our own containerd
+	RegistryMirrors []string `json:"registryMirrors,omitempty"`
+	// of containerd; empty: in the state directory
+	RegistriesDir string   `json:"registriesDir,omitempty"`
+	Without       []string `json:"without,omitempty"` // add-ons that are left out
+	Hollow        int      `json:"hollow"`            // the number of hollow nodes
+	// another program replaces plimsoll lifecycle
+	NoLifecycle         bool `json:"noLifecycle,omitempty"`
+	NoScheduler         bool `json:"noScheduler,omitempty"`         // another scheduler places pods
+	NoControllerManager bool `json:"noControllerManager,omitempty"` // upstream's controllers run elsewhere
+	// GOGC of upstream's programs: see gcPercentMin; zero: Go's default
+	GCPercent int `json:"gcPercent,omitempty"`
+	// over how many zones hollow nodes are spread; zero: no zones
+	HollowZones int `json:"hollowZones,omitempty"`
 
 	ControlplaneBinary string        `json:"controlplaneBinary,omitempty"` // empty: in plimsoll's directory, then in PATH
 	ImageDir           string        `json:"imageDir,omitempty"`           // empty: in plimsoll's directory
@@ -139,7 +148,8 @@ func (o *Options) Fill() error {
 
 // absolute makes paths absolute, because `down` may have another working directory than `up`.
 func (o *Options) absolute() (err error) {
-	for _, path := range []*string{&o.EtcdCAFile, &o.EtcdCertFile, &o.EtcdKeyFile, &o.AgentConfig, &o.DevicePluginsDir, &o.AgentBinary, &o.ControlplaneBinary, &o.ImageDir,
+	for _, path := range []*string{&o.EtcdCAFile, &o.EtcdCertFile, &o.EtcdKeyFile, &o.AgentConfig, &o.DevicePluginsDir,
+		&o.AgentBinary, &o.ControlplaneBinary, &o.ImageDir,
 		&o.RegistriesDir, &o.TokenFile, &o.StorageKubeconfig} {
 		if *path == "" {
 			continue
@@ -219,7 +229,8 @@ func (o *Options) Validate() error {
 		bad("instance", fmt.Sprintf("%q", o.Instance), "want 1 to 32 lower case letters, digits and dashes")
 	}
 	if path := o.longestSocket(); len(path) > socketPathMax {
-		bad("run-dir", o.RunDir, "socket %s would have %d characters, the kernel's limit is %d: choose a shorter directory", path, len(path), socketPathMax)
+		bad("run-dir", o.RunDir, "socket %s would have %d characters, the kernel's limit is %d: choose a shorter directory",
+			path, len(path), socketPathMax)
 	}
 	if errs := validateNodeName(o.NodeName); errs != "" {
 		bad("node-name", fmt.Sprintf("%q", o.NodeName), "%s", errs)
@@ -263,7 +274,8 @@ func (o *Options) Validate() error {
 	if o.HollowZones < 0 {
 		bad("hollow-zones", o.HollowZones, "want 0 or more zones")
 	}
-	if o.ContainerRuntimeEndpoint != "" && !strings.HasPrefix(strings.TrimPrefix(o.ContainerRuntimeEndpoint, "unix://"), "/") {
+	if o.ContainerRuntimeEndpoint != "" && !strings.HasPrefix(strings.TrimPrefix(o.ContainerRuntimeEndpoint, "unix://"),
+		"/") {
 		bad("container-runtime-endpoint", o.ContainerRuntimeEndpoint, "want an absolute socket path or unix:///path")
 	}
 	return errors.Join(problems...)
@@ -288,7 +300,8 @@ func (o *Options) validatePorts() (problems []error) {
 
 func (o *Options) validateMirrors() (problems []error) {
 	if len(o.RegistryMirrors) > 0 && (!o.Agent || o.ContainerRuntimeEndpoint != "") {
-		problems = append(problems, errors.New("--registry-mirror: has an effect only on our own containerd: configure the mirrors of your runtime instead"))
+		problems = append(problems,
+			errors.New("--registry-mirror: has an effect only on our own containerd: configure the mirrors of your runtime instead"))
 	}
 	for _, text := range o.RegistryMirrors {
 		if _, err := containerruntime.ParseMirror(text); err != nil {
@@ -302,7 +315,8 @@ func (o *Options) validateEtcd() (problems []error) {
 	for _, server := range o.EtcdServers {
 		u, err := url.Parse(server)
 		if err != nil || u.Host == "" && u.Path == "" || u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "unix" {
-			problems = append(problems, fmt.Errorf("--etcd-servers %q: want http://HOST:PORT, https://HOST:PORT or unix:///PATH", server))
+			problems = append(problems, fmt.Errorf("--etcd-servers %q: want http://HOST:PORT, https://HOST:PORT or unix:///PATH",
+				server))
 		}
 	}
 	files := map[string]string{"etcd-cafile": o.EtcdCAFile, "etcd-certfile": o.EtcdCertFile, "etcd-keyfile": o.EtcdKeyFile}
@@ -389,7 +403,8 @@ func Load(o Options) (Options, error) {
 	}
 	kept := Options{}
 	if err := json.Unmarshal(text, &kept); err != nil {
-		return o, fmt.Errorf("read options of instance %s: %s: %w (remove the file and run `plimsoll up` again)", o.Instance, path, err)
+		return o, fmt.Errorf("read options of instance %s: %s: %w (remove the file and run `plimsoll up` again)", o.Instance,
+			path, err)
 	}
 	return kept, nil
 }

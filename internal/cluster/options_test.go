@@ -13,7 +13,8 @@ func testOptions(t *testing.T) Options {
 	t.Helper()
 	dir := t.TempDir()
 	return Options{
-		Instance: "test", StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run"), NodeName: "node-1", NodeIP: "192.0.2.10",
+		Instance: "test", StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir,
+			"run"), NodeName: "node-1", NodeIP: "192.0.2.10",
 		BindAddress: "127.0.0.1", APIServerPort: 6443, ControllerManagerPort: 10257, AgentPort: 10250, AgentHealthPort: 10248,
 		PodCIDR: "10.85.0.0/16", ServiceCIDR: "10.96.0.0/16", Agent: true,
 	}
@@ -36,7 +37,8 @@ func TestDirectories(t *testing.T) {
 		{"root, another instance", Options{Instance: "b"}, true, none, "/var/lib/plimsoll-b", "/run/plimsoll-b"},
 		{"root, state moved: the rest moves along", Options{Instance: "b", StateDir: "/d"}, true, none, "/d", "/d/run"},
 		{"root, both moved", Options{Instance: "b", StateDir: "/d", RunDir: "/r"}, true, none, "/d", "/r"},
-		{"user", Options{Instance: "plimsoll"}, false, home, "/home/u/.local/state/plimsoll", "/home/u/.local/state/plimsoll/run"},
+		{"user", Options{Instance: "plimsoll"}, false, home, "/home/u/.local/state/plimsoll",
+			"/home/u/.local/state/plimsoll/run"},
 		{"user with XDG", Options{Instance: "plimsoll"}, false, xdg, "/s/plimsoll", "/run/user/1/plimsoll"},
 		{"user without a home", Options{Instance: "plimsoll"}, false, none, "", ""},
 	} {
@@ -80,10 +82,12 @@ func TestValidateReportsEverything(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{`--instance "Not/Good"`, "--run-dir", `--node-name "Node_1"`, `--node-ip "here"`, `--bind-address "there"`,
+	for _, want := range []string{`--instance "Not/Good"`, "--run-dir", `--node-name "Node_1"`, `--node-ip "here"`,
+		`--bind-address "there"`,
 		`--pod-cidr "10.85.0.1/16"`, `--service-cidr "ten"`, "--apiserver-port 0", "--controller-manager-port 70000",
 		"--agent-health-port 10250: --agent-port has the same port",
-		"--agent-port 10250: --scheduler-port has the same port", "--lifecycle-port 10267: has no effect with --no-lifecycle", `--etcd-servers "ftp://a"`, "/no/such/file", "--etcd-certfile and --etcd-keyfile",
+		"--agent-port 10250: --scheduler-port has the same port", "--lifecycle-port 10267: has no effect with --no-lifecycle",
+		`--etcd-servers "ftp://a"`, "/no/such/file", "--etcd-certfile and --etcd-keyfile",
 		"--hollow -1", "--gc-percent 5", "--cluster-signing-duration 1s", "--container-runtime-endpoint relative.sock"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not hold %q:\n%v", want, err)
@@ -145,7 +149,8 @@ func TestStrangersDirectoriesAreRefused(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "thesis.tex"), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if err := (layout{o}).makeDirectories(); err == nil || !strings.Contains(err.Error(), "--"+flag) || !strings.Contains(err.Error(), "thesis.tex") {
+		if err := (layout{o}).makeDirectories(); err == nil || !strings.Contains(err.Error(), "--"+flag) ||
+			!strings.Contains(err.Error(), "thesis.tex") {
 			t.Errorf("%s: error %v", flag, err)
 		}
 	}

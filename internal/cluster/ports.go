@@ -36,7 +36,8 @@ func (o *Options) ports() []port {
 		}
 	}
 	if !o.NoControllerManager && !o.joined() {
-		ports = append(ports, port{flag: "controller-manager-port", number: o.ControllerManagerPort, user: childControllerManager})
+		ports = append(ports, port{flag: "controller-manager-port", number: o.ControllerManagerPort,
+			user: childControllerManager})
 	}
 	if o.Agent {
 		ports = append(ports,
@@ -84,7 +85,8 @@ func (o *Options) checkPort(p port, ours []int) error {
 		case pid != 0 && slices.Contains(ours, pid):
 			return nil
 		case pid != 0:
-			return fmt.Errorf("%s: in use by %s (pid %d): choose another port with --%s, or end that process", doing, name, pid, p.flag)
+			return fmt.Errorf("%s: in use by %s (pid %d): choose another port with --%s, or end that process", doing, name, pid,
+				p.flag)
 		case time.Now().After(deadline):
 			return fmt.Errorf("%s: in use by another process: choose another port with --%s, or end that process", doing, p.flag)
 		}

@@ -27,7 +27,8 @@ func TestPortInUse(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{fmt.Sprintf("port %d ", o.APIServerPort), "kube-apiserver", fmt.Sprintf("(pid %d)", os.Getpid()), "--apiserver-port"} {
+	for _, want := range []string{fmt.Sprintf("port %d ", o.APIServerPort), "kube-apiserver", fmt.Sprintf("(pid %d)",
+		os.Getpid()), "--apiserver-port"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not hold %q: %v", want, err)
 		}

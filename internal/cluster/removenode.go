@@ -43,7 +43,8 @@ func RemoveNode(ctx context.Context, o Options, r Removal, sink progress.Sink) e
 		return fmt.Errorf("remove node %s: %w", r.Node, err)
 	}
 	if o.Agent && r.Node == o.NodeName {
-		return fmt.Errorf("remove node %s: it is the node of the machine with the control plane: `plimsoll down` ends both", r.Node)
+		return fmt.Errorf("remove node %s: it is the node of the machine with the control plane: `plimsoll down` ends both",
+			r.Node)
 	}
 	if o.isLocal(r.Node) {
 		return fmt.Errorf("remove node %s: it is one of the %d nodes of this machine: run `plimsoll down`, then `plimsoll "+

@@ -26,7 +26,8 @@ func TestShared(t *testing.T) {
 	first.EtcdServers, first.Without = []string{"https://192.0.2.1:2379"}, []string{addonMetrics}
 	first.PodCIDR = "10.99.0.0/16"
 	dir := t.TempDir()
-	for flag, path := range map[string]*string{"ca": &first.EtcdCAFile, "c": &first.EtcdCertFile, "k": &first.EtcdKeyFile} {
+	for flag, path := range map[string]*string{"ca": &first.EtcdCAFile, "c": &first.EtcdCertFile,
+		"k": &first.EtcdKeyFile} {
 		*path = dir + "/" + flag
 		if err := os.WriteFile(*path, []byte("etcd's "+flag), 0o600); err != nil {
 			t.Fatal(err)

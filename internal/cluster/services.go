@@ -47,9 +47,10 @@ func (o *Options) validateAddons() (problems []error) {
 		}
 	}
 	if o.has(addonCSI) && len(o.NodeName) > driverNodeMax {
-		problems = append(problems, fmt.Errorf("--node-name %s: %d characters: volumes have the name in a label, whose limit "+
-			"is %d: choose a shorter one, or leave volumes out with --without %s", o.NodeName, len(o.NodeName), driverNodeMax,
-			addonCSI))
+		problems = append(problems,
+			fmt.Errorf("--node-name %s: %d characters: volumes have the name in a label, whose limit "+
+				"is %d: choose a shorter one, or leave volumes out with --without %s", o.NodeName, len(o.NodeName), driverNodeMax,
+				addonCSI))
 	}
 	return problems
 }
@@ -126,8 +127,9 @@ func proxyMode(has func(program string) bool, release string) (string, error) {
 	if old {
 		program, pkg = "iptables", "iptables"
 	}
-	return "", fmt.Errorf("run kube-proxy: %s is not on this machine: install with: apt-get install -y --no-install-recommends %s; or leave it out with --without %s: then Services have no addresses",
-		program, pkg, childKubeProxy)
+	return "",
+		fmt.Errorf("run kube-proxy: %s is not on this machine: install with: apt-get install -y --no-install-recommends %s; or leave it out with --without %s: then Services have no addresses",
+			program, pkg, childKubeProxy)
 }
 
 // before reports whether a kernel's release, like 6.1.0-18-amd64, is older than a version. A release that cannot be
@@ -161,7 +163,8 @@ func (c *cluster) checkKubeProxy() (err error) {
 	if !c.o.has(childKubeProxy) {
 		if c.o.has(addonDNS) {
 			c.sink.Show(progress.Event{Step: "--without " + childKubeProxy, Phase: progress.Note,
-				Detail: "pods reach the cluster's DNS only if another program programs Services; if none does, leave out " + addonDNS + " too"})
+				Detail: "pods reach the cluster's DNS only if another program programs Services; if none does, leave out " +
+					addonDNS + " too"})
 		}
 		return nil
 	}
@@ -294,7 +297,8 @@ func (c *cluster) cleanServices(ctx context.Context) error {
 	clean := exec.CommandContext(ctx, b.controlplane, childKubeProxy, "--cleanup")
 	clean.Env = environment()
 	if said, err := clean.CombinedOutput(); err != nil {
-		return fmt.Errorf("remove the rules of Services: %s: %w: %s", strings.Join(clean.Args, " "), err, strings.TrimSpace(string(said)))
+		return fmt.Errorf("remove the rules of Services: %s: %w: %s", strings.Join(clean.Args, " "), err,
+			strings.TrimSpace(string(said)))
 	}
 	return os.Remove(c.servicesRecord())
 }

@@ -40,12 +40,14 @@ func TestPodsReachTheAPIServer(t *testing.T) {
 		change              func(*Options)
 		forwards, advertise string
 	}{
-		"loopback":             {func(*Options) {}, "[{10.85.0.1:6443 127.0.0.1:6443 false} {10.96.0.1:443 127.0.0.1:6443 false} {192.0.2.10:10250 127.0.0.1:10250 false}]", "10.85.0.1"},
-		"no network, no proxy": {func(o *Options) { o.NodeIP, o.Without = "127.0.0.1", []string{"kube-proxy"} }, "[{10.85.0.1:6443 127.0.0.1:6443 false} {10.96.0.1:443 127.0.0.1:6443 true}]", "10.85.0.1"},
-		"all addresses":        {func(o *Options) { o.BindAddress = "0.0.0.0" }, "[]", "192.0.2.10"},
-		"IPv6 loopback":        {func(o *Options) { o.BindAddress = "::1" }, "[]", "192.0.2.10"},
-		"another runtime":      {func(o *Options) { o.ContainerRuntimeEndpoint = "/run/x.sock" }, "[]", "192.0.2.10"},
-		"no node":              {func(o *Options) { o.Agent = false }, "[]", "192.0.2.10"},
+		"loopback": {func(*Options) {},
+			"[{10.85.0.1:6443 127.0.0.1:6443 false} {10.96.0.1:443 127.0.0.1:6443 false} {192.0.2.10:10250 127.0.0.1:10250 false}]", "10.85.0.1"},
+		"no network, no proxy": {func(o *Options) { o.NodeIP, o.Without = "127.0.0.1", []string{"kube-proxy"} },
+			"[{10.85.0.1:6443 127.0.0.1:6443 false} {10.96.0.1:443 127.0.0.1:6443 true}]", "10.85.0.1"},
+		"all addresses":   {func(o *Options) { o.BindAddress = "0.0.0.0" }, "[]", "192.0.2.10"},
+		"IPv6 loopback":   {func(o *Options) { o.BindAddress = "::1" }, "[]", "192.0.2.10"},
+		"another runtime": {func(o *Options) { o.ContainerRuntimeEndpoint = "/run/x.sock" }, "[]", "192.0.2.10"},
+		"no node":         {func(o *Options) { o.Agent = false }, "[]", "192.0.2.10"},
 	} {
 		o := testOptions(t)
 		c.change(&o)
@@ -67,7 +69,8 @@ func TestAddonsAreKnown(t *testing.T) {
 	o.Without = []string{"kube-proxy", "kubeproxy"}
 	o.ServiceCIDR = "10.85.128.0/20"
 	err := o.Validate()
-	for _, want := range []string{`--without "kubeproxy": want kube-proxy or coredns or metrics-server or csi`, "--service-cidr 10.85.128.0/20: overlaps --pod-cidr 10.85.0.0/16"} {
+	for _, want := range []string{`--without "kubeproxy": want kube-proxy or coredns or metrics-server or csi`,
+		"--service-cidr 10.85.128.0/20: overlaps --pod-cidr 10.85.0.0/16"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not hold %q: %v", want, err)
 		}

@@ -89,7 +89,8 @@ const statusTimeout = 5 * time.Second
 // ReadStatus reads the status of an instance and changes nothing.
 func ReadStatus(ctx context.Context, o Options) (Status, error) {
 	l := layout{o}
-	s := Status{Instance: o.Instance, StateDir: o.StateDir, Server: l.serverURL(), Nodes: []NodeStatus{}, Addons: []AddonStatus{}}
+	s := Status{Instance: o.Instance, StateDir: o.StateDir, Server: l.serverURL(), Nodes: []NodeStatus{},
+		Addons: []AddonStatus{}}
 	if o.joined() {
 		s.node = o.NodeName
 	}
@@ -167,7 +168,8 @@ func (s Status) Print(w io.Writer) error {
 	if s.SupervisorPID == 0 {
 		supervisor = "none"
 	}
-	fmt.Fprintf(w, "instance    %s (%s)\nsupervisor  %s\nAPI server  %s, %s\n\n", s.Instance, s.StateDir, supervisor, s.Server, s.APIServer)
+	fmt.Fprintf(w, "instance    %s (%s)\nsupervisor  %s\nAPI server  %s, %s\n\n", s.Instance, s.StateDir, supervisor,
+		s.Server, s.APIServer)
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "PROCESS\tPID\tUPTIME\tRESTARTS\tRESIDENT\tLAST EXIT")
 	for _, c := range s.Children {

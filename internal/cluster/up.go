@@ -339,7 +339,10 @@ func (c *cluster) startComponents(ctx context.Context) error {
 	}
 	if c.o.Hollow > 0 {
 		waits = append(waits, c.step("hollow nodes", fmt.Sprintf("%d Ready", c.o.Hollow),
-			func(ctx context.Context) error { return hollowReady(ctx, client, c.o.Hollow, c.startOf(childFleet)) }, childFleet, childAPIServer))
+			func(ctx context.Context) error {
+				return hollowReady(ctx, client, c.o.Hollow,
+					c.startOf(childFleet))
+			}, childFleet, childAPIServer))
 	}
 	return parallel(ctx, waits...)
 }
@@ -384,7 +387,8 @@ func (c *cluster) nodeWaits(client *kube.Client) (waits []func(context.Context) 
 }
 
 // step returns a function that waits for something and shows that as a step.
-func (c *cluster) step(what, result string, ready func(context.Context) error, children ...string) func(context.Context) error {
+func (c *cluster) step(what, result string, ready func(context.Context) error,
+	children ...string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		return progress.Step(c.sink, what, func() (string, error) { return result, c.await(ctx, what, ready, children...) })
 	}

@@ -31,7 +31,8 @@ func (l layout) checkVersion() error {
 	}
 	kept, err := utilversion.ParseSemantic(strings.TrimSpace(string(text)))
 	if err != nil {
-		return fmt.Errorf("check version: %s: %w: want the Kubernetes release that ran here last, such as %s", l.version(), err, version.Kubernetes)
+		return fmt.Errorf("check version: %s: %w: want the Kubernetes release that ran here last, such as %s", l.version(),
+			err, version.Kubernetes)
 	}
 	if err := checkUpgrade(kept, utilversion.MustParseSemantic(version.Kubernetes)); err != nil {
 		return fmt.Errorf("check version: %s: %w", l.o.StateDir, err)
@@ -49,7 +50,8 @@ func checkUpgrade(from, to *utilversion.Version) error {
 		return nil
 	case from.Major() > to.Major() || from.Major() == to.Major() && from.Minor() > to.Minor():
 		return fmt.Errorf("release v%s of Kubernetes ran here, this is v%s: an older one may not understand what is stored "+
-			"(run a plimsoll of v%d.%d or newer, or choose another --instance or --state-dir)", from, to, from.Major(), from.Minor())
+			"(run a plimsoll of v%d.%d or newer, or choose another --instance or --state-dir)", from, to, from.Major(),
+			from.Minor())
 	}
 	return fmt.Errorf("release v%s of Kubernetes ran here, this is v%s: it goes up by one minor release at a time "+
 		"(run each release between them once)", from, to)

@@ -42,12 +42,14 @@ func TestContainerdConfig(t *testing.T) {
 		restrictOOM bool
 	}{
 		{"containerd-1.6.toml", release{1, 6}, Options{}, true},
-		{"containerd-1.7-systemd-crun.toml", release{1, 7}, Options{CgroupDriver: "systemd", OCIRuntime: "crun", StateDir: `/srv/odd "name"`, LogLevel: "debug"}, false},
+		{"containerd-1.7-systemd-crun.toml", release{1, 7}, Options{CgroupDriver: "systemd", OCIRuntime: "crun",
+			StateDir: `/srv/odd "name"`, LogLevel: "debug"}, false},
 		{"containerd-2.0.toml", release{2, 0}, Options{}, false},
 		{"containerd-2.1.toml", release{2, 1}, Options{}, false},
 	} {
 		golden(t, c.file, containerdConfig(settings{
-			options: c.options.withDefaults(), tools: both, pause: "plimsoll.dev/pause:1", version: c.version, restrictOOM: c.restrictOOM,
+			options: c.options.withDefaults(), tools: both, pause: "plimsoll.dev/pause:1", version: c.version,
+			restrictOOM: c.restrictOOM,
 		}))
 	}
 }
@@ -68,7 +70,8 @@ func TestParseVersion(t *testing.T) {
 	}{
 		{"containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3\n", release{1, 6}, ""},
 		{"containerd containerd.io 1.7.27 05044ec0a9a75232cad458027ca83437aae3f4da\n", release{1, 7}, ""},
-		{"containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b7193e4e490e9fbdc236c0e811ccaba3376\n", release{2, 1}, ""},
+		{"containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b7193e4e490e9fbdc236c0e811ccaba3376\n", release{2, 1},
+			""},
 		{"containerd github.com/containerd/containerd 1.4.13~ds1 1.4.13~ds1-1~deb11u4\n", release{1, 4}, "want 1.6 or later"},
 		{"containerd\n", release{}, "no version"},
 	} {
@@ -103,11 +106,14 @@ func TestMissingToolsAreListedTogether(t *testing.T) {
 		options Options
 		want    string
 	}{
-		{without("*"), nil, Options{}, "not on this machine: containerd, ctr, containerd-shim-runc-v2, runc (or crun), CNI plugin bridge, CNI plugin host-local, CNI plugin loopback: " +
-			"install with: apt-get install -y --no-install-recommends containerd runc containernetworking-plugins"},
-		{without("runc"), []string{plugins}, Options{}, "not on this machine: CNI plugin host-local: install with: apt-get install -y --no-install-recommends containernetworking-plugins"},
-		{without("crun"), []string{"/nowhere", plugins}, Options{OCIRuntime: "crun"}, "not on this machine: crun, CNI plugin host-local: " +
-			"install with: apt-get install -y --no-install-recommends crun containernetworking-plugins"},
+		{without("*"), nil, Options{},
+			"not on this machine: containerd, ctr, containerd-shim-runc-v2, runc (or crun), CNI plugin bridge, CNI plugin host-local, CNI plugin loopback: " +
+				"install with: apt-get install -y --no-install-recommends containerd runc containernetworking-plugins"},
+		{without("runc"), []string{plugins}, Options{},
+			"not on this machine: CNI plugin host-local: install with: apt-get install -y --no-install-recommends containernetworking-plugins"},
+		{without("crun"), []string{"/nowhere", plugins}, Options{OCIRuntime: "crun"},
+			"not on this machine: crun, CNI plugin host-local: " +
+				"install with: apt-get install -y --no-install-recommends crun containernetworking-plugins"},
 		{without("*"), nil, Options{External: "/run/crio.sock"}, ""},
 	} {
 		_, err := findToolsIn(c.options, c.find, c.dirs)
@@ -142,13 +148,16 @@ func TestInstallScriptKnowsThePackages(t *testing.T) {
 
 func TestOptionsReportEveryProblem(t *testing.T) {
 	bad := Options{
-		StateDir: "state", RunDir: "/run/" + strings.Repeat("x", 90), ImageDir: "", Bridge: "a-bridge-too-far", PodCIDR: "10.85.0.1/16",
+		StateDir: "state", RunDir: "/run/" + strings.Repeat("x",
+			90), ImageDir: "", Bridge: "a-bridge-too-far", PodCIDR: "10.85.0.1/16",
 		CgroupDriver: "magic", CgroupRoot: "/", OCIRuntime: "kata",
 	}.withDefaults()
 	got := errorText(bad.validate())
 	for _, want := range []string{
-		`state directory "state"`, `image directory ""`, "has 117 bytes, the kernel takes 107: choose a run directory shorter by 10",
-		`bridge "a-bridge-too-far"`, `pod CIDR "10.85.0.1/16"`, `cgroup driver "magic"`, `cgroup root "/"`, `OCI runtime "kata"`,
+		`state directory "state"`, `image directory ""`,
+		"has 117 bytes, the kernel takes 107: choose a run directory shorter by 10",
+		`bridge "a-bridge-too-far"`, `pod CIDR "10.85.0.1/16"`, `cgroup driver "magic"`, `cgroup root "/"`,
+		`OCI runtime "kata"`,
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in:\n%s", want, got)
@@ -194,7 +203,8 @@ func TestGrace(t *testing.T) {
 
 // containerd finds its shim by name: it must find the one that belongs to it, not another release's.
 func TestProgramDirIsTheShims(t *testing.T) {
-	tools, err := findToolsIn(Options{External: "/run/crio.sock"}, func(name string) string { return "/opt/containerd-2/bin/" + name }, nil)
+	tools, err := findToolsIn(Options{External: "/run/crio.sock"},
+		func(name string) string { return "/opt/containerd-2/bin/" + name }, nil)
 	if dir := (&Instance{tools: tools}).ProgramDir(); err != nil || dir != "/opt/containerd-2/bin" {
 		t.Errorf("%q, %v", dir, err)
 	}

@@ -64,7 +64,8 @@ func (i *Instance) load(ctx context.Context, client *cri.Client, path string, im
 	}
 	defer in.Close()
 	var said bytes.Buffer
-	command := exec.CommandContext(ctx, i.tools.ctr, "--address", i.options.socket(), "--namespace", "k8s.io", "images", "import", "-")
+	command := exec.CommandContext(ctx, i.tools.ctr, "--address", i.options.socket(), "--namespace", "k8s.io", "images",
+		"import", "-")
 	command.Stdin = in
 	command.Stdout = &said
 	command.Stderr = &said
@@ -112,7 +113,8 @@ func lacking(ctx context.Context, client *cri.Client, images []image.Contained) 
 func imageStatus(ctx context.Context, client *cri.Client, name string) (*runtimeapi.Image, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	answer, err := client.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+	answer, err := client.Images.ImageStatus(ctx,
+		&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
 	if err != nil {
 		return nil, fmt.Errorf("ask container runtime for image %s: %s: %w", name, client.Endpoint, err)
 	}

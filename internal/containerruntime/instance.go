@@ -120,10 +120,12 @@ func (i *Instance) prepare(ctx context.Context) error {
 	}
 	i.notes = nil
 	if restrict {
-		i.note("this process may not lower oom_score_adj (no CAP_SYS_RESOURCE): containers keep at least its own, %s", ownOOMScore())
+		i.note("this process may not lower oom_score_adj (no CAP_SYS_RESOURCE): containers keep at least its own, %s",
+			ownOOMScore())
 	}
 	for _, dir := range []string{
-		i.options.containerdRoot(), i.options.containerdState(), i.options.cniConfDir(), i.options.cniBinDir(), i.options.leaseDir(), i.options.runcRoot(),
+		i.options.containerdRoot(), i.options.containerdState(), i.options.cniConfDir(), i.options.cniBinDir(),
+		i.options.leaseDir(), i.options.runcRoot(),
 	} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return err
@@ -223,7 +225,8 @@ func ready(ctx context.Context, client *cri.Client, network bool) error {
 	}
 	var lacks []string
 	for _, condition := range answer.GetStatus().GetConditions() {
-		if !condition.Status && (condition.Type == runtimeapi.RuntimeReady || network && condition.Type == runtimeapi.NetworkReady) {
+		if !condition.Status && (condition.Type == runtimeapi.RuntimeReady ||
+			network && condition.Type == runtimeapi.NetworkReady) {
 			lacks = append(lacks, fmt.Sprintf("%s is false: %s %s", condition.Type, condition.Reason, condition.Message))
 		}
 	}

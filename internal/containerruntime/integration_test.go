@@ -78,7 +78,8 @@ func TestCrashKeepsContainers(t *testing.T) {
 		if got := processes(); got != before || before == "[]" {
 			t.Errorf("processes after a crash of containerd: %s, before: %s", got, before)
 		}
-		if got := r.exec(t, id, "/workload", "get", "http://"+r.podIP(t, pod)+":8080/"); !strings.HasPrefix(got, "steady up") {
+		if got := r.exec(t, id, "/workload", "get", "http://"+r.podIP(t, pod)+":8080/"); !strings.HasPrefix(got,
+			"steady up") {
 			t.Errorf("after a crash of containerd the pod answers %q", got)
 		}
 	}
@@ -111,7 +112,8 @@ func TestPauseReaps(t *testing.T) {
 			break // all were started and have ended
 		}
 		if !sleep(ctx, pollPeriod) {
-			t.Fatalf("process 1 had at most %d of 5 orphans, now has %d and %d zombies; log: %s", most, running, zombies, r.exec(t, id, "ls", "/"))
+			t.Fatalf("process 1 had at most %d of 5 orphans, now has %d and %d zombies; log: %s", most, running, zombies,
+				r.exec(t, id, "ls", "/"))
 		}
 	}
 	begin := time.Now()
@@ -209,21 +211,24 @@ func TestRemoveLeftovers(t *testing.T) {
 	pod := r.pod(t, "halfway")
 	leftover := func(name string) string {
 		id := r.create(t, pod, name, "sleep", "infinity")
-		out, err := exec.Command(r.tools.ctr, "--address", r.options.socket(), "--namespace", "k8s.io", "tasks", "start", "--detach", "--null-io", id).CombinedOutput()
+		out, err := exec.Command(r.tools.ctr, "--address", r.options.socket(), "--namespace", "k8s.io", "tasks", "start",
+			"--detach", "--null-io", id).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 		if _, err := r.client.StartContainer(testContext(t), &runtimeapi.StartContainerRequest{ContainerId: id}); err == nil {
 			t.Fatal("containerd started a container twice")
 		}
-		_, err = r.client.RuntimeServiceClient.RemoveContainer(testContext(t), &runtimeapi.RemoveContainerRequest{ContainerId: id})
+		_, err = r.client.RuntimeServiceClient.RemoveContainer(testContext(t),
+			&runtimeapi.RemoveContainerRequest{ContainerId: id})
 		if status.Code(err) != codes.FailedPrecondition {
 			t.Fatalf("containerd says %v of the removal: the test is without its point", err)
 		}
 		return id
 	}
 	runs := r.container(t, pod, "runs", "sleep", "infinity")
-	if _, err := r.client.RemoveContainer(testContext(t), &runtimeapi.RemoveContainerRequest{ContainerId: leftover("a")}); err != nil {
+	if _, err := r.client.RemoveContainer(testContext(t),
+		&runtimeapi.RemoveContainerRequest{ContainerId: leftover("a")}); err != nil {
 		t.Error(err)
 	}
 	r.exec(t, runs, "ls", "/") // its neighbour was not touched
@@ -235,7 +240,8 @@ func TestRemoveLeftovers(t *testing.T) {
 	if left, err := listPods(testContext(t), r.client); err != nil || len(left) != 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
-	out, err := exec.Command(r.tools.ctr, "--address", r.options.socket(), "--namespace", "k8s.io", "tasks", "list", "--quiet").Output()
+	out, err := exec.Command(r.tools.ctr, "--address", r.options.socket(), "--namespace", "k8s.io", "tasks", "list",
+		"--quiet").Output()
 	if err != nil || len(out) != 0 {
 		t.Errorf("processes left: %q, %v", out, err)
 	}
@@ -244,7 +250,8 @@ func TestRemoveLeftovers(t *testing.T) {
 // TestNeighbours runs two instances: a packet that leaves one's network has the machine's address, and the end of one
 // does not affect the other.
 func TestNeighbours(t *testing.T) {
-	here, there := startTestInstance(t, newTestInstance(t, 3, Options{})), startTestInstance(t, newTestInstance(t, 4, Options{}))
+	here, there := startTestInstance(t, newTestInstance(t, 3, Options{})), startTestInstance(t, newTestInstance(t, 4,
+		Options{}))
 	client := here.container(t, here.pod(t, "client"), "client", "sleep", "infinity")
 	pod := there.pod(t, "server")
 	server := there.container(t, pod, "server", "http")
@@ -263,11 +270,13 @@ func TestNeighbours(t *testing.T) {
 func TestExternalRuntime(t *testing.T) {
 	r := startTestInstance(t, newTestInstance(t, 7, Options{}))
 	theirs := r.container(t, r.pod(t, "theirs"), "theirs", "sleep", "infinity")
-	guest, err := New(Options{External: r.Endpoint(), ImageDir: r.options.ImageDir, CgroupRoot: r.options.CgroupRoot + "-guest"})
+	guest, err := New(Options{External: r.Endpoint(), ImageDir: r.options.ImageDir, CgroupRoot: r.options.CgroupRoot +
+		"-guest"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(guest.Prepare(testContext(t)), guest.WaitReady(testContext(t)), guest.LoadImages(testContext(t))); err != nil {
+	if err := errors.Join(guest.Prepare(testContext(t)), guest.WaitReady(testContext(t)),
+		guest.LoadImages(testContext(t))); err != nil {
 		t.Fatal(err)
 	}
 	if guest.Command() != nil || guest.Endpoint() != r.Endpoint() {
@@ -311,14 +320,16 @@ func TestHostPort(t *testing.T) {
 		}
 	}
 	for name, from := range map[string]string{"the pod itself": container, "another pod": other} {
-		if got := r.exec(t, from, "/workload", "get", fmt.Sprintf("http://%s:%d/", gateway, gone)); !strings.HasPrefix(got, "gone up") {
+		if got := r.exec(t, from, "/workload", "get", fmt.Sprintf("http://%s:%d/", gateway, gone)); !strings.HasPrefix(got,
+			"gone up") {
 			t.Errorf("from %s: %q", name, got)
 		}
 	}
 	if err := r.Prepare(testContext(t)); err != nil { // as a second `up` does
 		t.Fatal(err)
 	}
-	if _, err := r.client.StopPodSandbox(testContext(t), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod}); err != nil {
+	if _, err := r.client.StopPodSandbox(testContext(t),
+		&runtimeapi.StopPodSandboxRequest{PodSandboxId: pod}); err != nil {
 		t.Fatal(err)
 	}
 	if got := fetch(t, fmt.Sprintf("http://127.0.0.1:%d/", gone)); !strings.Contains(got, "refused") {

@@ -36,7 +36,8 @@ func ParseMirror(text string) (Mirror, error) {
 		m = Mirror{Registry: registry, URL: address}
 	}
 	u, err := url.Parse(m.URL)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" ||
+		u.User != nil {
 		return m, fmt.Errorf("URL %q: want [REGISTRY=]http[s]://HOST[:PORT][/PATH], without user and query", m.URL)
 	}
 	return m, nil
@@ -85,7 +86,8 @@ func (i *Instance) prepareMirrors() error {
 		if ours, err := isOurs(path); err != nil {
 			return err
 		} else if _, err := os.Lstat(path); !ours && err == nil {
-			return fmt.Errorf("set the mirror of registry %s: %s was not written by plimsoll: add %s to it, or remove it", registry, path, mirrors[0].URL)
+			return fmt.Errorf("set the mirror of registry %s: %s was not written by plimsoll: add %s to it, or remove it",
+				registry, path, mirrors[0].URL)
 		}
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return err

@@ -41,7 +41,8 @@ func TestMirrors(t *testing.T) {
 	prepare := func(mirrors ...Mirror) error {
 		return (&Instance{options: Options{StateDir: dir, Mirrors: mirrors}}).prepareMirrors()
 	}
-	if err := prepare(Mirror{"docker.io", "http://127.0.0.1:5000"}, Mirror{allRegistries, "https://b"}, Mirror{"docker.io", "https://a"}); err != nil {
+	if err := prepare(Mirror{"docker.io", "http://127.0.0.1:5000"}, Mirror{allRegistries, "https://b"}, Mirror{"docker.io",
+		"https://a"}); err != nil {
 		t.Fatal(err)
 	}
 	at := func(registry string) string { return filepath.Join(dir, "registries", registry, "hosts.toml") }

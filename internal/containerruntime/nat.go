@@ -46,9 +46,11 @@ func (i *Instance) prepareNetwork() error {
 	if err != nil {
 		return err
 	}
-	err = nat.Write(nat.Network{Bridge: i.options.Bridge, Pods: pods, Services: i.options.Services, Forwards: i.options.Forwards})
+	err = nat.Write(nat.Network{Bridge: i.options.Bridge, Pods: pods, Services: i.options.Services,
+		Forwards: i.options.Forwards})
 	if errors.Is(err, nat.ErrUnsupported) {
-		i.note("%v: pods reach each other and this machine, not beyond, have no host ports and do not reach the API server", err)
+		i.note("%v: pods reach each other and this machine, not beyond, have no host ports and do not reach the API server",
+			err)
 		return nil
 	}
 	return err

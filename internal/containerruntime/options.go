@@ -84,7 +84,8 @@ func (o Options) validate() error {
 		bad("run directory %q: socket path %s has %d bytes, the kernel takes %d: choose a run directory shorter by %d",
 			o.RunDir, longest, len(longest), socketPathMax, len(longest)-socketPathMax)
 	}
-	if o.Bridge == "" || len(o.Bridge) > linkNameMax || strings.ContainsAny(o.Bridge, "/ :%") || o.Bridge == "." || o.Bridge == ".." {
+	if o.Bridge == "" || len(o.Bridge) > linkNameMax || strings.ContainsAny(o.Bridge, "/ :%") || o.Bridge == "." ||
+		o.Bridge == ".." {
 		bad("bridge %q: want a network interface name of 1 to %d bytes without / : %% or blanks", o.Bridge, linkNameMax)
 	}
 	prefix, err := netip.ParsePrefix(o.PodCIDR)

@@ -92,7 +92,8 @@ func removePod(ctx context.Context, client *cri.Client, pod podFacts) error {
 	failures := make([]error, len(pod.containers))
 	for n, c := range pod.containers {
 		wait.Go(func() {
-			_, failures[n] = client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: c.id, Timeout: int64(c.grace / time.Second)})
+			_, failures[n] = client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: c.id,
+				Timeout: int64(c.grace / time.Second)})
 		})
 	}
 	wait.Wait()

@@ -96,7 +96,8 @@ func (i *Instance) daemons() []process {
 func (i *Instance) shims() []process {
 	return findProcesses(func(argv []string) bool {
 		at := slices.Index(argv, "-address")
-		return strings.HasPrefix(filepath.Base(argv[0]), "containerd-shim") && at > 0 && at+1 < len(argv) && argv[at+1] == i.options.socket()
+		return strings.HasPrefix(filepath.Base(argv[0]), "containerd-shim") && at > 0 && at+1 < len(argv) &&
+			argv[at+1] == i.options.socket()
 	})
 }
 
@@ -128,7 +129,8 @@ func findProcesses(want func(argv []string) bool) []process {
 
 func wantedLine(pid int, want func([]string) bool) bool {
 	argv, err := procfs.Default.Arguments(pid)
-	return err == nil && len(argv) > 0 && want(argv) // an error or no arguments: it has ended, or is a zombie or a kernel thread
+	// an error or no arguments: it has ended, or is a zombie or a kernel thread
+	return err == nil && len(argv) > 0 && want(argv)
 }
 
 // startDetached starts a program in a process group of its own. The channel is closed when the program has ended.

@@ -173,7 +173,8 @@ func (r *rig) pod(t *testing.T, name string, ports ...*runtimeapi.PortMapping) s
 // pid returns the first process of a sandbox.
 func (r *rig) pid(t *testing.T, pod string) int {
 	t.Helper()
-	answer, err := r.client.PodSandboxStatus(testContext(t), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod, Verbose: true})
+	answer, err := r.client.PodSandboxStatus(testContext(t), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod,
+		Verbose: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,10 +23,11 @@ import (
 const (
 	stopGraceMax = 10 * time.Second // for stopping a container whose termination grace period is longer
 	// removeMax is for stopping and removing all pods after their containers have stopped; 80 pods took 9 s at load 15.
-	removeMax     = 30 * time.Second
-	startMax      = 10 * time.Second // for the end of a start in progress in the runtime, which takes 0.2 s, and 3 s at load 30
-	daemonStopMax = 5 * time.Second  // for containerd to end after SIGTERM; then SIGKILL
-	killMax       = 5 * time.Second  // for killed processes to leave their cgroups
+	removeMax = 30 * time.Second
+	// for the end of a start in progress in the runtime, which takes 0.2 s, and 3 s at load 30
+	startMax      = 10 * time.Second
+	daemonStopMax = 5 * time.Second // for containerd to end after SIGTERM; then SIGKILL
+	killMax       = 5 * time.Second // for killed processes to leave their cgroups
 )
 
 // Teardown removes everything that the instance has on the machine except its images: pods (each container has its

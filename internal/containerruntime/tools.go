@@ -36,7 +36,8 @@ const installCommand = "apt-get install -y --no-install-recommends "
 func findTools(o Options) (tools, error) { return findToolsIn(o, findProgram, pluginDirs) }
 
 func findToolsIn(o Options, find func(string) string, pluginDirs []string) (tools, error) {
-	t := tools{containerd: find("containerd"), ctr: find("ctr"), shim: find("containerd-shim-runc-v2"), oci: map[string]string{}}
+	t := tools{containerd: find("containerd"), ctr: find("ctr"), shim: find("containerd-shim-runc-v2"),
+		oci: map[string]string{}}
 	if o.External != "" {
 		return t, nil
 	}
@@ -72,7 +73,8 @@ func findToolsIn(o Options, find func(string) string, pluginDirs []string) (tool
 		lack("CNI plugin "+name, "containernetworking-plugins")
 	}
 	if len(missing) > 0 {
-		return t, fmt.Errorf("not on this machine: %s: install with: %s%s", strings.Join(missing, ", "), installCommand, strings.Join(packages, " "))
+		return t, fmt.Errorf("not on this machine: %s: install with: %s%s", strings.Join(missing, ", "), installCommand,
+			strings.Join(packages, " "))
 	}
 	return t, nil
 }

@@ -132,7 +132,8 @@ func (i *Instance) RemoveImage(ctx context.Context, name string) (removed Image,
 					c.GetLabels()[cri.LabelPodNamespace], c.GetLabels()[cri.LabelPodName])
 			}
 		}
-		_, err = client.Images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: removed.ID}})
+		_, err = client.Images.RemoveImage(ctx,
+			&runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: removed.ID}})
 		return err
 	})
 	if err != nil {

@@ -27,7 +27,8 @@ func TestUserImages(t *testing.T) {
 	writeArchive(t, layout, source.layout("localhost/plain:1"), true)
 	writeArchive(t, saved, source.saved("localhost/saved:1", "localhost/saved:2"), false)
 
-	for path, names := range map[string][]string{layout: {"localhost/plain:1"}, saved: {"localhost/saved:1", "localhost/saved:2"}} {
+	for path, names := range map[string][]string{layout: {"localhost/plain:1"}, saved: {"localhost/saved:1",
+		"localhost/saved:2"}} {
 		for range 2 { // it may be repeated
 			images, err := r.Import(testContext(t), path)
 			if err != nil {
@@ -56,7 +57,8 @@ func TestUserImages(t *testing.T) {
 		image.Pause:         "every pod needs it",
 		"localhost/none:1":  "the runtime has no such image",
 	} {
-		if _, err := r.RemoveImage(testContext(t), name); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), name) {
+		if _, err := r.RemoveImage(testContext(t), name); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), name) {
 			t.Errorf("remove %s: %v, want its name and %q", name, err, want)
 		}
 	}
@@ -93,9 +95,11 @@ func TestNoImage(t *testing.T) {
 	}
 	writeArchive(t, at("hollow"), hollow, false)
 	for name, want := range map[string]string{
-		"text": "read it as tar", "cut": "unexpected EOF", "hollow": "not in the archive", "missing": "no such file", ".": "is a directory",
+		"text": "read it as tar", "cut": "unexpected EOF", "hollow": "not in the archive", "missing": "no such file",
+		".": "is a directory",
 	} {
-		if _, err := r.Import(testContext(t), at(name)); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), at(name)) {
+		if _, err := r.Import(testContext(t), at(name)); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), at(name)) {
 			t.Errorf("load %s: %v, want its path and %q", name, err, want)
 		}
 	}
@@ -153,7 +157,8 @@ func (w workload) configured(author string) []byte {
 func (w workload) layout(name string) map[string][]byte {
 	config := w.configured(name)
 	describe := func(kind string, content []byte) map[string]any {
-		return map[string]any{"mediaType": "application/vnd.oci.image." + kind, "digest": "sha256:" + sum(content), "size": len(content)}
+		return map[string]any{"mediaType": "application/vnd.oci.image." + kind, "digest": "sha256:" + sum(content),
+			"size": len(content)}
 	}
 	manifest := marshal(map[string]any{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
 		"config": describe("config.v1+json", config), "layers": []any{describe("layer.v1.tar", w.layer)}})
@@ -173,7 +178,8 @@ func (w workload) saved(names ...string) map[string][]byte {
 	config := w.configured(names[0])
 	layer := sum(w.layer) + "/layer.tar"
 	return map[string][]byte{
-		"manifest.json":       marshal([]any{map[string]any{"Config": sum(config) + ".json", "RepoTags": names, "Layers": []string{layer}}}),
+		"manifest.json": marshal([]any{map[string]any{"Config": sum(config) + ".json", "RepoTags": names,
+			"Layers": []string{layer}}}),
 		sum(config) + ".json": config,
 		layer:                 w.layer,
 	}
@@ -203,7 +209,8 @@ func writeArchive(t *testing.T, path string, files map[string][]byte, compress b
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		if err := archive.WriteHeader(&tar.Header{Name: name, Size: int64(len(files[name])), Typeflag: tar.TypeReg, Mode: 0o644}); err != nil {
+		if err := archive.WriteHeader(&tar.Header{Name: name, Size: int64(len(files[name])), Typeflag: tar.TypeReg,
+			Mode: 0o644}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := archive.Write(files[name]); err != nil {

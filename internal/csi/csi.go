@@ -216,10 +216,11 @@ func (r *registrar) stop() {
 // GetInfo returns the driver's name and its socket.
 func (r *registrar) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
 	return &registration.PluginInfo{
-		Type:              registration.CSIPlugin,
-		Name:              Name,
-		Endpoint:          r.endpoint,
-		SupportedVersions: []string{"1.0.0"}, // version of the protocol between kubelet and drivers, the same for every driver
+		Type:     registration.CSIPlugin,
+		Name:     Name,
+		Endpoint: r.endpoint,
+		// version of the protocol between kubelet and drivers, the same for every driver
+		SupportedVersions: []string{"1.0.0"},
 	}, nil
 }
 

@@ -245,7 +245,8 @@ func (d *Driver) unstage(v store.Entry, path string) error {
 		return err
 	}
 	if len(use.Published) > 0 {
-		return localvolume.Errorf(localvolume.Precondition, "volume %s: is still published for pods at %v", v.ID, use.Published)
+		return localvolume.Errorf(localvolume.Precondition, "volume %s: is still published for pods at %v", v.ID,
+			use.Published)
 	}
 	devices, err := loop.Of(d.store.Content(v))
 	for _, device := range devices {

@@ -52,7 +52,8 @@ func Ask(ctx context.Context, c *kube.Client, q Question) (Answer, error) {
 		err := c.Get(ctx, kube.Pods, q.Namespace, q.Pod, pod)
 		switch {
 		case apierrors.IsNotFound(err):
-			return Answer{}, fmt.Errorf("find pod %s/%s: the API has no such pod any more; name the node where it was: --node", q.Namespace, q.Pod)
+			return Answer{}, fmt.Errorf("find pod %s/%s: the API has no such pod any more; name the node where it was: --node",
+				q.Namespace, q.Pod)
 		case err != nil:
 			return Answer{}, fmt.Errorf("find pod %s/%s: %w", q.Namespace, q.Pod, err)
 		case pod.Spec.NodeName == "":
@@ -62,7 +63,8 @@ func Ask(ctx context.Context, c *kube.Client, q Question) (Answer, error) {
 	}
 	body, err := journalOf(ctx, c, q)
 	if apierrors.IsNotFound(err) {
-		return Answer{}, fmt.Errorf("ask node %s for its journal: it has none (only plimsoll's agent keeps one): %w", q.Node, err)
+		return Answer{}, fmt.Errorf("ask node %s for its journal: it has none (only plimsoll's agent keeps one): %w", q.Node,
+			err)
 	} else if err != nil {
 		return Answer{}, fmt.Errorf("ask node %s for its journal: %w", q.Node, err)
 	}
@@ -93,7 +95,8 @@ func journalOf(ctx context.Context, c *kube.Client, q Question) ([]byte, error) 
 		return nil, err
 	}
 	at := url.URL{
-		Scheme: "https", Host: net.JoinHostPort("localhost", strconv.Itoa(int(node.Status.DaemonEndpoints.KubeletEndpoint.Port))),
+		Scheme: "https", Host: net.JoinHostPort("localhost",
+			strconv.Itoa(int(node.Status.DaemonEndpoints.KubeletEndpoint.Port))),
 		Path: "/journal", RawQuery: url.Values{"namespace": {q.Namespace}, "name": {q.Pod}}.Encode(),
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
@@ -160,8 +163,10 @@ func write(out *bytes.Buffer, d journal.Decision) error {
 		if !m.IsHard() {
 			kind = fmt.Sprintf("soft, after %v", m.Grace)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%v\t%s\t%s\t%s\n", m.Signal, eviction.Amount(m.Signal, m.Amount), eviction.Amount(m.Signal, m.Available),
-			eviction.Amount(m.Signal, m.Capacity), kind, d.Now.Sub(m.Since).Round(time.Millisecond), eviction.Amount(m.Signal, m.Deficit), eviction.Amount(m.Signal, m.Coming), m.Held)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%v\t%s\t%s\t%s\n", m.Signal, eviction.Amount(m.Signal, m.Amount),
+			eviction.Amount(m.Signal, m.Available),
+			eviction.Amount(m.Signal, m.Capacity), kind, d.Now.Sub(m.Since).Round(time.Millisecond), eviction.Amount(m.Signal,
+				m.Deficit), eviction.Amount(m.Signal, m.Coming), m.Held)
 	}
 	if swap := d.Facts.Memory.Swappable(); swap > 0 {
 		fmt.Fprintf(table, "Of memory that is available, %s is swap that pods may use.\n", swap)
@@ -175,7 +180,8 @@ func write(out *bytes.Buffer, d journal.Decision) error {
 	}
 	for _, k := range d.Kills {
 		if k.How != "" {
-			fates[k.UID] += fmt.Sprintf("; SIGKILL to %d processes %v after the check began (%s)", k.Processes, k.After.Round(time.Microsecond), k.How)
+			fates[k.UID] += fmt.Sprintf("; SIGKILL to %d processes %v after the check began (%s)", k.Processes,
+				k.After.Round(time.Microsecond), k.How)
 		}
 		if k.Error != "" {
 			fates[k.UID] += "; " + k.Error
@@ -183,7 +189,8 @@ func write(out *bytes.Buffer, d journal.Decision) error {
 	}
 	for _, r := range d.Decided.Ranking {
 		signal := d.Decided.Met[0].Signal
-		fmt.Fprintf(table, "%s/%s\t%s\t%s\t%d\t%s\t%s\t%s\n", r.Namespace, r.Name, eviction.Amount(signal, r.Usage), eviction.Amount(signal, r.Request),
+		fmt.Fprintf(table, "%s/%s\t%s\t%s\t%d\t%s\t%s\t%s\n", r.Namespace, r.Name, eviction.Amount(signal, r.Usage),
+			eviction.Amount(signal, r.Request),
 			r.Priority, eviction.Amount(signal, r.Frees), r.Reason(), fates[r.ID])
 	}
 	for _, v := range d.Decided.Victims {

@@ -16,22 +16,26 @@ import (
 func TestTextShowsSwap(t *testing.T) {
 	const told = "Of memory that is available, 137Mi is swap that pods may use.\n"
 	for swap, want := range map[unit.Bytes]bool{137 * unit.MiB: true, 0: false} {
-		threshold := eviction.Threshold{Signal: allocatable.AllocatableMemory, Value: allocatable.Threshold{Amount: int64(100 * unit.MiB)}, Text: "100Mi"}
+		threshold := eviction.Threshold{Signal: allocatable.AllocatableMemory,
+			Value: allocatable.Threshold{Amount: int64(100 * unit.MiB)}, Text: "100Mi"}
 		d := journal.Decision{
 			Facts: eviction.Facts{Memory: eviction.NodeMemory{SwapFree: unit.GiB, SwapRoom: swap}},
 			Decided: eviction.Decision{Met: []eviction.Met{{
-				Threshold: threshold, Observation: eviction.Observation{Available: int64(90 * unit.MiB), Capacity: int64(unit.GiB)}, Amount: int64(100 * unit.MiB), Acts: true,
+				Threshold: threshold, Observation: eviction.Observation{Available: int64(90 * unit.MiB),
+					Capacity: int64(unit.GiB)}, Amount: int64(100 * unit.MiB), Acts: true,
 			}}},
 		}
 		detail, err := json.Marshal(d)
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, err := Answer{Node: "n", Records: []journal.Record{{Time: time.Unix(0, 0), Kind: journal.Eviction, Detail: detail}}}.Text()
+		text, err := Answer{Node: "n", Records: []journal.Record{{Time: time.Unix(0, 0), Kind: journal.Eviction,
+			Detail: detail}}}.Text()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(string(text), "allocatableMemory.available  100Mi      90Mi") || strings.Contains(string(text), told) != want {
+		if !strings.Contains(string(text), "allocatableMemory.available  100Mi      90Mi") ||
+			strings.Contains(string(text), told) != want {
 			t.Errorf("swap %v: want %v of %q in\n%s", swap, want, told, text)
 		}
 	}

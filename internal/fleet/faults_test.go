@@ -162,7 +162,8 @@ func TestScriptBeginsWhenAllAreRegistered(t *testing.T) {
 func TestPodsOfStoppedNodes(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, s *server, f *fleet) {
 		pod := func(name string) *corev1.Pod {
-			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: "h-0", Containers: []corev1.Container{{Name: "c"}}}}
+			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: name, UID: types.UID(name)},
+				Spec: corev1.PodSpec{NodeName: "h-0", Containers: []corev1.Container{{Name: "c"}}}}
 		}
 		now := metav1.Now()
 		starts, leaves := pod("starts"), pod("leaves")
@@ -188,7 +189,8 @@ func TestPodsOfStoppedNodes(t *testing.T) {
 // TestControl sends orders over a fleet's socket, in real time.
 func TestControl(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	s := &server{nodes: map[string]*corev1.Node{}, leases: map[string]int{}, reports: map[string]int{}, said: map[string]string{}, status: map[string]corev1.PodStatus{}}
+	s := &server{nodes: map[string]*corev1.Node{}, leases: map[string]int{}, reports: map[string]int{},
+		said: map[string]string{}, status: map[string]corev1.PodStatus{}}
 	o := Options{Client: &kube.Client{}, Nodes: 6, Prefix: "h-", Capacity: DefaultCapacity(), Zones: 2}
 	if err := o.check(); err != nil {
 		t.Fatal(err)
@@ -216,7 +218,8 @@ func TestControl(t *testing.T) {
 		}
 	}
 	status, err := Look(ctx, socket)
-	if err != nil || status.Nodes != 6 || status.Now["silent"] != 3 || status.Faults[fault.Silence] != 3 || status.Zones["zone-0"] != 3 {
+	if err != nil || status.Nodes != 6 || status.Now["silent"] != 3 || status.Faults[fault.Silence] != 3 ||
+		status.Zones["zone-0"] != 3 {
 		t.Errorf("%+v, %v", status, err)
 	}
 	stop()

@@ -115,7 +115,8 @@ func (o *Options) check() error {
 	if o.Zones < 0 {
 		bad("zones", o.Zones, "must not be negative")
 	}
-	for flag, q := range map[string]resource.Quantity{"cpu": o.Capacity.CPU, "memory": o.Capacity.Memory, "ephemeral-storage": o.Capacity.EphemeralStorage} {
+	for flag, q := range map[string]resource.Quantity{"cpu": o.Capacity.CPU, "memory": o.Capacity.Memory,
+		"ephemeral-storage": o.Capacity.EphemeralStorage} {
 		if q.Sign() <= 0 {
 			bad(flag, q.String(), "must be above zero")
 		}
@@ -160,7 +161,8 @@ func Run(ctx context.Context, o Options) error {
 		}
 		defer stop()
 	}
-	_, nodeWatch := o.Client.Informer(kube.Nodes, kube.Selection{Labels: LabelHollow + "=true", Trim: trimNode}, f.nodeHandler())
+	_, nodeWatch := o.Client.Informer(kube.Nodes, kube.Selection{Labels: LabelHollow + "=true", Trim: trimNode},
+		f.nodeHandler())
 	pods, podWatch := o.Client.Informer(kube.Pods, kube.Selection{Fields: kube.LivePods}, f.actors.handler())
 	f.actors.lookUp = func(key string) *corev1.Pod {
 		obj, ok, err := pods.GetByKey(key)
@@ -223,9 +225,12 @@ const factsMax = 1024
 
 func newFleet(o Options, nodes nodeAPI, pods podAPI) *fleet {
 	f := &fleet{
-		o: o, api: nodes, facts: make(chan fact, factsMax), orders: make(chan func()), script: o.Script, start: time.Now(), clock: clock.New(),
-		slots: make(chan struct{}, o.RequestsInFlight), leaseSlots: make(chan struct{}, o.RequestsInFlight), byName: make(map[string]*hollow, o.Nodes), returned: map[string]bool{},
-		wakes: heap.New(func(a, b *hollow) int { return cmp.Compare(a.wake, b.wake) }, func(h *hollow) *int { return &h.place }),
+		o: o, api: nodes, facts: make(chan fact,
+			factsMax), orders: make(chan func()), script: o.Script, start: time.Now(), clock: clock.New(),
+		slots: make(chan struct{}, o.RequestsInFlight), leaseSlots: make(chan struct{},
+			o.RequestsInFlight), byName: make(map[string]*hollow, o.Nodes), returned: map[string]bool{},
+		wakes: heap.New(func(a, b *hollow) int { return cmp.Compare(a.wake, b.wake) },
+			func(h *hollow) *int { return &h.place }),
 	}
 	for i := range o.Nodes {
 		h := newHollow(&f.o, i, f.clock.Now())
@@ -252,7 +257,8 @@ func (f *fleet) send(ctx context.Context, x fact) {
 
 // conduct is the conductor's loop. It steps Beats when they are due, and when something has happened to their nodes.
 func (f *fleet) conduct(ctx context.Context) {
-	slog.Info("fleet starts", "nodes", f.o.Nodes, "first", f.o.Prefix+"0", "cpu", f.o.Capacity.CPU.String(), "memory", f.o.Capacity.Memory.String(), "pods", f.o.Capacity.Pods)
+	slog.Info("fleet starts", "nodes", f.o.Nodes, "first", f.o.Prefix+"0", "cpu", f.o.Capacity.CPU.String(),
+		"memory", f.o.Capacity.Memory.String(), "pods", f.o.Capacity.Pods)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	defer f.requests.Wait()
@@ -361,7 +367,8 @@ func (f *fleet) request(ctx context.Context, h *hollow, kind heartbeat.FactKind,
 	update, err := do(attempt, f.api)
 	cancel()
 	<-slots
-	f.send(ctx, fact{node: h, seen: []heartbeat.Fact{{Kind: kind, OK: err == nil}}, update: update, took: time.Since(began), err: err})
+	f.send(ctx, fact{node: h, seen: []heartbeat.Fact{{Kind: kind, OK: err == nil}}, update: update,
+		took: time.Since(began), err: err})
 }
 
 // pause waits for d or until ctx ends.
@@ -400,7 +407,8 @@ func (f *fleet) countReady(h *hollow) {
 	}
 	if f.ready == f.o.Nodes || time.Since(f.reported) > 5*time.Second {
 		f.reported = time.Now()
-		slog.Info("hollow nodes registered", "ready", f.ready, "of", f.o.Nodes, "after", time.Since(f.start).Round(time.Millisecond))
+		slog.Info("hollow nodes registered", "ready", f.ready, "of", f.o.Nodes,
+			"after", time.Since(f.start).Round(time.Millisecond))
 	}
 }
 

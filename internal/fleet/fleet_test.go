@@ -157,7 +157,8 @@ func bubble(t *testing.T, n int, test func(t *testing.T, s *server, f *fleet)) {
 func bubbleOf(t *testing.T, o Options, test func(t *testing.T, s *server, f *fleet)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
-		s := &server{nodes: map[string]*corev1.Node{}, leases: map[string]int{}, reports: map[string]int{}, said: map[string]string{}, status: map[string]corev1.PodStatus{}}
+		s := &server{nodes: map[string]*corev1.Node{}, leases: map[string]int{}, reports: map[string]int{},
+			said: map[string]string{}, status: map[string]corev1.PodStatus{}}
 		o.Client = &kube.Client{}
 		o.Prefix = "h-"
 		o.Capacity = DefaultCapacity()
@@ -198,7 +199,8 @@ func TestNodesRegisterAndBeat(t *testing.T) {
 			t.Fatalf("%d nodes after 2 s", len(s.nodes))
 		}
 		n := s.nodes["h-7"]
-		if n.Labels[LabelHollow] != "true" || n.Labels[corev1.LabelTopologyZone] != "zone-1" || n.Status.Allocatable.Cpu().String() != "32" || n.Status.Addresses[0].Address != "198.18.0.8" {
+		if n.Labels[LabelHollow] != "true" || n.Labels[corev1.LabelTopologyZone] != "zone-1" ||
+			n.Status.Allocatable.Cpu().String() != "32" || n.Status.Addresses[0].Address != "198.18.0.8" {
 			t.Errorf("node %+v", n)
 		}
 		s.wait(10 * time.Minute)
@@ -290,11 +292,12 @@ func TestPods(t *testing.T) {
 	bubble(t, 1, func(t *testing.T, s *server, f *fleet) {
 		always := corev1.ContainerRestartPolicyAlways
 		pod := func(name, node string) *corev1.Pod {
-			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: name, UID: types.UID(name), Generation: 1}, Spec: corev1.PodSpec{
-				NodeName:       node,
-				InitContainers: []corev1.Container{{Name: "init"}, {Name: "side", RestartPolicy: &always}},
-				Containers:     []corev1.Container{{Name: "c"}},
-			}}
+			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: name, UID: types.UID(name), Generation: 1},
+				Spec: corev1.PodSpec{
+					NodeName:       node,
+					InitContainers: []corev1.Container{{Name: "init"}, {Name: "side", RestartPolicy: &always}},
+					Containers:     []corev1.Container{{Name: "c"}},
+				}}
 		}
 		store := map[string]*corev1.Pod{}
 		f.actors.lookUp = func(key string) *corev1.Pod { return store[key] }
@@ -307,10 +310,12 @@ func TestPods(t *testing.T) {
 		show(pod("b", "h-0"))
 		show(pod("other", "real-node"))
 		a := s.status["a"]
-		if a.Phase != corev1.PodRunning || a.PodIP != "198.19.0.1" || a.HostIP != "198.18.0.1" || s.status["b"].PodIP != "198.19.0.2" {
+		if a.Phase != corev1.PodRunning || a.PodIP != "198.19.0.1" || a.HostIP != "198.18.0.1" ||
+			s.status["b"].PodIP != "198.19.0.2" {
 			t.Errorf("a %+v, b %+v", a, s.status["b"])
 		}
-		if len(a.ContainerStatuses) != 1 || a.ContainerStatuses[0].State.Running == nil || a.InitContainerStatuses[0].State.Terminated == nil || a.InitContainerStatuses[1].State.Running == nil {
+		if len(a.ContainerStatuses) != 1 || a.ContainerStatuses[0].State.Running == nil ||
+			a.InitContainerStatuses[0].State.Terminated == nil || a.InitContainerStatuses[1].State.Running == nil {
 			t.Errorf("containers %+v %+v", a.ContainerStatuses, a.InitContainerStatuses)
 		}
 		if _, ok := s.status["other"]; ok {
@@ -348,7 +353,8 @@ func TestPods(t *testing.T) {
 func TestOptionsAreAllChecked(t *testing.T) {
 	o := Options{Nodes: 0, Prefix: "Bad_", Zones: -1}
 	err := o.Check()
-	for _, want := range []string{"no API client", "--nodes: 0", "--node-prefix", "--zones: -1", "--cpu", "--memory", "--pods: 0"} {
+	for _, want := range []string{"no API client", "--nodes: 0", "--node-prefix", "--zones: -1", "--cpu", "--memory",
+		"--pods: 0"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error lacks %q: %v", want, err)
 		}

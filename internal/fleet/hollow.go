@@ -45,10 +45,11 @@ type hollow struct {
 	readyAt      metav1.Time            // when Ready last changed
 	counted      bool                   // in fleet.ready
 
-	fault   fault.Fault                  // the newest order for the node
-	effect  atomic.Pointer[fault.Effect] // the fault's current effect; the conductor writes it, requests and actors read it
-	changes unit.Instant                 // when the effect changes by itself; zero: never
-	missed  []heartbeat.Fact             // facts that were kept while the node was silent
+	fault fault.Fault // the newest order for the node
+	// the fault's current effect; the conductor writes it, requests and actors read it
+	effect  atomic.Pointer[fault.Effect]
+	changes unit.Instant     // when the effect changes by itself; zero: never
+	missed  []heartbeat.Fact // facts that were kept while the node was silent
 
 	wake  unit.Instant // when the Beat is due; zero: not before the next fact
 	place int          // in wakes
@@ -59,7 +60,8 @@ func newHollow(o *Options, i int, now unit.Instant) *hollow {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(name)) // a hash never returns an error
 	beat := heartbeat.New(heartbeat.Config{
-		LeaseDuration: o.LeaseDuration, ReportEvery: o.ReportEvery, RuntimeEvery: -1, RuntimeMax: -1, MainLoopMax: -1, Seed: hash.Sum64() ^ o.Seed,
+		LeaseDuration: o.LeaseDuration, ReportEvery: o.ReportEvery, RuntimeEvery: -1, RuntimeMax: -1, MainLoopMax: -1,
+		Seed: hash.Sum64() ^ o.Seed,
 	}, now)
 	h := &hollow{o: o, name: name, ip: nodeIP(i), beat: beat, attemptMax: beat.AttemptMax()}
 	h.effect.Store(&fault.Effect{})
@@ -92,7 +94,8 @@ func (r remote) getNode(ctx context.Context, name string) (*corev1.Node, error) 
 	return out, r.client.Get(ctx, kube.Nodes, "", name, out)
 }
 
-func (r remote) patchNode(ctx context.Context, name string, t types.PatchType, body []byte, subresources ...string) error {
+func (r remote) patchNode(ctx context.Context, name string, t types.PatchType, body []byte,
+	subresources ...string) error {
 	return r.client.Patch(ctx, kube.Nodes, "", name, t, body, nil, subresources...)
 }
 
@@ -139,7 +142,8 @@ func (h *hollow) adopt(ctx context.Context, api nodeAPI, want *corev1.Node) (*co
 		return nil, err
 	}
 	if have.Labels[LabelHollow] != "true" {
-		return nil, fmt.Errorf("a node of this name exists and has no label %s=true: choose another --node-prefix", LabelHollow)
+		return nil, fmt.Errorf("a node of this name exists and has no label %s=true: choose another --node-prefix",
+			LabelHollow)
 	}
 	labels, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": want.Labels}})
 	if err != nil {
@@ -273,9 +277,11 @@ func (h *hollow) node(now metav1.Time) *corev1.Node {
 		ObjectMeta: metav1.ObjectMeta{Name: h.name, Labels: labels},
 		Status: corev1.NodeStatus{
 			Capacity: resources, Allocatable: resources, Conditions: conditions(now, now, now, corev1.ConditionTrue),
-			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: h.ip}, {Type: corev1.NodeHostName, Address: h.name}},
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: h.ip}, {Type: corev1.NodeHostName,
+				Address: h.name}},
 			NodeInfo: corev1.NodeSystemInfo{
-				KubeletVersion: version.Kubernetes + "+hollow", OSImage: "hollow", ContainerRuntimeVersion: "hollow://" + version.Plimsoll(),
+				KubeletVersion: version.Kubernetes + "+hollow", OSImage: "hollow", ContainerRuntimeVersion: "hollow://" +
+					version.Plimsoll(),
 				OperatingSystem: "linux", Architecture: runtime.GOARCH,
 			},
 		},

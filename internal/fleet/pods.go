@@ -40,7 +40,8 @@ func (r remote) patchPodStatus(ctx context.Context, namespace, name string, body
 
 func (r remote) deletePod(ctx context.Context, namespace, name string, uid types.UID) error {
 	now := int64(0)
-	return r.client.Delete(ctx, kube.Pods, namespace, name, metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &uid}})
+	return r.client.Delete(ctx, kube.Pods, namespace, name, metav1.DeleteOptions{GracePeriodSeconds: &now,
+		Preconditions: &metav1.Preconditions{UID: &uid}})
 }
 
 // actors write the status of the pods of all hollow nodes, and delete them. The queue has the keys of pods that need a
@@ -217,8 +218,10 @@ func runningPatch(pod *corev1.Pod, hostIP, ip string, now time.Time) ([]byte, er
 		started = *pod.Status.StartTime
 	}
 	var conditions []corev1.PodCondition
-	for _, t := range []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady} {
-		conditions = append(conditions, corev1.PodCondition{Type: t, Status: corev1.ConditionTrue, LastTransitionTime: since, ObservedGeneration: pod.Generation})
+	for _, t := range []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized,
+		corev1.ContainersReady, corev1.PodReady} {
+		conditions = append(conditions, corev1.PodCondition{Type: t, Status: corev1.ConditionTrue, LastTransitionTime: since,
+			ObservedGeneration: pod.Generation})
 	}
 	status := corev1.PodStatus{
 		ObservedGeneration: pod.Generation, Phase: corev1.PodRunning, Conditions: conditions, StartTime: &started,
@@ -226,10 +229,12 @@ func runningPatch(pod *corev1.Pod, hostIP, ip string, now time.Time) ([]byte, er
 	}
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
-		status.InitContainerStatuses = append(status.InitContainerStatuses, containerStatus(pod, c, started, translate.IsSidecar(c)))
+		status.InitContainerStatuses = append(status.InitContainerStatuses, containerStatus(pod, c, started,
+			translate.IsSidecar(c)))
 	}
 	for i := range pod.Spec.Containers {
-		status.ContainerStatuses = append(status.ContainerStatuses, containerStatus(pod, &pod.Spec.Containers[i], started, true))
+		status.ContainerStatuses = append(status.ContainerStatuses, containerStatus(pod, &pod.Spec.Containers[i], started,
+			true))
 	}
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
 	if err != nil {
@@ -241,11 +246,13 @@ func runningPatch(pod *corev1.Pod, hostIP, ip string, now time.Time) ([]byte, er
 // containerStatus returns the status of a running container, or of a completed init container.
 func containerStatus(pod *corev1.Pod, c *corev1.Container, started metav1.Time, runs bool) corev1.ContainerStatus {
 	id := fmt.Sprintf("hollow://%s/%s", pod.UID, c.Name)
-	s := corev1.ContainerStatus{Name: c.Name, Image: c.Image, ImageID: "hollow://" + c.Image, ContainerID: id, Ready: true, Started: &runs}
+	s := corev1.ContainerStatus{Name: c.Name, Image: c.Image, ImageID: "hollow://" + c.Image, ContainerID: id, Ready: true,
+		Started: &runs}
 	if runs {
 		s.State.Running = &corev1.ContainerStateRunning{StartedAt: started}
 	} else {
-		s.State.Terminated = &corev1.ContainerStateTerminated{Reason: podlife.ReasonCompleted, StartedAt: started, FinishedAt: started, ContainerID: id}
+		s.State.Terminated = &corev1.ContainerStateTerminated{Reason: podlife.ReasonCompleted, StartedAt: started,
+			FinishedAt: started, ContainerID: id}
 	}
 	return s
 }

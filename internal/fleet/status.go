@@ -48,7 +48,8 @@ type count struct {
 }
 
 // requestNames are the names of the kinds of requests, in Status.
-var requestNames = map[heartbeat.FactKind]string{heartbeat.Registered: "register", heartbeat.Renewed: "renew", heartbeat.Reported: "report"}
+var requestNames = map[heartbeat.FactKind]string{heartbeat.Registered: "register", heartbeat.Renewed: "renew",
+	heartbeat.Reported: "report"}
 
 func (t *tally) add(f heartbeat.Fact, took time.Duration) {
 	if requestNames[f.Kind] == "" {
@@ -84,7 +85,8 @@ func quantile(sorted []time.Duration, percent int) time.Duration {
 
 func (f *fleet) status() Status {
 	now := f.clock.Now()
-	s := Status{Nodes: len(f.nodes), Registered: f.ready, Uptime: seconds(time.Since(f.start)), Faults: map[fault.Kind]int{}, Now: map[string]int{}, Requests: map[string]Requests{}}
+	s := Status{Nodes: len(f.nodes), Registered: f.ready, Uptime: seconds(time.Since(f.start)),
+		Faults: map[fault.Kind]int{}, Now: map[string]int{}, Requests: map[string]Requests{}}
 	for _, h := range f.nodes {
 		if h.zone != "" {
 			if s.Zones == nil {

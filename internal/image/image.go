@@ -75,8 +75,9 @@ func Read(path string) (Archive, error) {
 	}
 	for i, image := range images {
 		if image.ID == "" || i > 0 && image.ID != archive.ID {
-			return Archive{}, fmt.Errorf("read image archive: %s: image %s has id %q: want one image in the archive, for one platform",
-				path, image.Name, image.ID)
+			return Archive{},
+				fmt.Errorf("read image archive: %s: image %s has id %q: want one image in the archive, for one platform",
+					path, image.Name, image.ID)
 		}
 		archive.ID = image.ID
 		archive.Names = append(archive.Names, image.Name)
@@ -135,8 +136,9 @@ func Scan(in io.Reader) ([]Contained, error) {
 	if found.has[savedFile] {
 		return found.saved()
 	}
-	return nil, fmt.Errorf("%s: not in the archive, nor is %s: want an image as docker save, podman save, buildah push or skopeo copy write it",
-		layoutFile, savedFile)
+	return nil,
+		fmt.Errorf("%s: not in the archive, nor is %s: want an image as docker save, podman save, buildah push or skopeo copy write it",
+			layoutFile, savedFile)
 }
 
 // The files that list the images of an OCI layout, and of an archive in docker's own form.
@@ -162,8 +164,9 @@ func (f files) layout() ([]Contained, error) {
 			name = ref
 		}
 		if name == "" {
-			return nil, fmt.Errorf("%s: manifest %d: the image has no name: give it one such as localhost/app:1 when it is saved (annotation %s or %s)",
-				layoutFile, i, NameAnnotation, refAnnotation)
+			return nil,
+				fmt.Errorf("%s: manifest %d: the image has no name: give it one such as localhost/app:1 when it is saved (annotation %s or %s)",
+					layoutFile, i, NameAnnotation, refAnnotation)
 		}
 		id, err := f.config(entry.Digest)
 		if err != nil {
@@ -214,8 +217,9 @@ func (f files) saved() ([]Contained, error) {
 	for i, entry := range entries {
 		hex := strings.TrimSuffix(path.Base(entry.Config), ".json")
 		if entry.Config == "" || len(entry.RepoTags) == 0 {
-			return nil, fmt.Errorf("%s: image %d: Config %q, RepoTags %q: the image has no name: save it by its name, not by its id",
-				savedFile, i, entry.Config, entry.RepoTags)
+			return nil,
+				fmt.Errorf("%s: image %d: Config %q, RepoTags %q: the image has no name: save it by its name, not by its id",
+					savedFile, i, entry.Config, entry.RepoTags)
 		}
 		for _, layer := range entry.Layers {
 			if path := path.Clean(layer); !f.has[path] {

@@ -20,19 +20,27 @@ func TestReadSaysWhatIsWrong(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		"no image":      {map[string]string{"README": "[]"}, "index.json: not in the archive, nor is manifest.json: want an image as docker save"},
+		"no image": {map[string]string{"README": "[]"},
+			"index.json: not in the archive, nor is manifest.json: want an image as docker save"},
 		"nothing saved": {map[string]string{"manifest.json": "[]"}, "manifest.json: no image"},
-		"saved by id":   {map[string]string{"manifest.json": `[{"Config":"aa.json","RepoTags":null}]`}, "save it by its name, not by its id"},
-		"broken index":  {map[string]string{"index.json": "{"}, "index.json: unexpected end"},
-		"empty index":   {map[string]string{"index.json": "{}"}, "no manifest"},
-		"no name":       {map[string]string{"index.json": `{"manifests":[{"digest":"sha256:aa"}]}`}, "manifest 0: the image has no name"},
+		"saved by id": {map[string]string{"manifest.json": `[{"Config":"aa.json","RepoTags":null}]`},
+			"save it by its name, not by its id"},
+		"broken index": {map[string]string{"index.json": "{"}, "index.json: unexpected end"},
+		"empty index":  {map[string]string{"index.json": "{}"}, "no manifest"},
+		"no name": {map[string]string{"index.json": `{"manifests":[{"digest":"sha256:aa"}]}`},
+			"manifest 0: the image has no name"},
 		"a tag alone": {map[string]string{"index.json": `{"manifests":[{"digest":"sha256:aa","annotations":{"org.opencontainers.image.ref.name":"latest"}}]}`},
 			"manifest 0: the image has no name"},
-		"two images": {map[string]string{"index.json": `{"manifests":[` + entry + `,` + strings.Replace(entry, "aa", "bb", 1) + `]}`,
-			"blobs/sha256/aa": `{"config":{"digest":"sha256:cc"}}`, "blobs/sha256/bb": `{"config":{"digest":"sha256:dd"}}`}, "want one image"},
-		"of each platform": {map[string]string{"index.json": `{"manifests":[` + entry + `]}`, "blobs/sha256/aa": `{"manifests":[{}]}`}, "for one platform"},
-		"no blob":          {map[string]string{"index.json": `{"manifests":[` + entry + `]}`}, "blobs/sha256/aa: not in the archive"},
-		"no config":        {map[string]string{"index.json": `{"manifests":[` + entry + `]}`, "blobs/sha256/aa": "{}"}, "no config digest"},
+		"two images": {map[string]string{"index.json": `{"manifests":[` + entry + `,` + strings.Replace(entry, "aa", "bb",
+			1) + `]}`,
+			"blobs/sha256/aa": `{"config":{"digest":"sha256:cc"}}`, "blobs/sha256/bb": `{"config":{"digest":"sha256:dd"}}`},
+			"want one image"},
+		"of each platform": {map[string]string{"index.json": `{"manifests":[` + entry + `]}`,
+			"blobs/sha256/aa": `{"manifests":[{}]}`}, "for one platform"},
+		"no blob": {map[string]string{"index.json": `{"manifests":[` + entry + `]}`},
+			"blobs/sha256/aa: not in the archive"},
+		"no config": {map[string]string{"index.json": `{"manifests":[` + entry + `]}`, "blobs/sha256/aa": "{}"},
+			"no config digest"},
 	} {
 		path := filepath.Join(t.TempDir(), "image.tar")
 		writeTar(t, path, c.files)
@@ -51,11 +59,14 @@ func TestScan(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		"OCI layout": {map[string]string{"./index.json": `{"manifests":[` + entries + `]}`, "blobs/sha256/aa": `{"config":{"digest":"sha256:cc"}}`,
-			"blobs/sha256/bb": `{"manifests":[{"digest":"sha256:dd"}]}`}, "[{docker.io/library/app:1 sha256:cc} {localhost/app:2 }]"},
+		"OCI layout": {map[string]string{"./index.json": `{"manifests":[` + entries + `]}`,
+			"blobs/sha256/aa": `{"config":{"digest":"sha256:cc"}}`,
+			"blobs/sha256/bb": `{"manifests":[{"digest":"sha256:dd"}]}`},
+			"[{docker.io/library/app:1 sha256:cc} {localhost/app:2 }]"},
 		"docker's form": {map[string]string{"manifest.json": `[{"Config":"cc.json","RepoTags":["app:1","app:2"]}]`},
 			"[{app:1 sha256:cc} {app:2 sha256:cc}]"},
-		"both, as docker 25 writes": {map[string]string{"index.json": `{"manifests":[` + entries[:strings.Index(entries, "}},")+2] + `]}`,
+		"both, as docker 25 writes": {map[string]string{"index.json": `{"manifests":[` + entries[:strings.Index(entries,
+			"}},")+2] + `]}`,
 			"blobs/sha256/aa": `{"config":{"digest":"sha256:cc"}}`,
 			"manifest.json":   `[{"Config":"blobs/sha256/cc","RepoTags":["app:1"]}]`}, "[{docker.io/library/app:1 sha256:cc}]"},
 	} {
@@ -96,7 +107,8 @@ func writeTar(t *testing.T, path string, files map[string]string) {
 	defer file.Close()
 	out := tar.NewWriter(file)
 	for name, text := range files {
-		if err := out.WriteHeader(&tar.Header{Name: name, Size: int64(len(text)), Typeflag: tar.TypeReg, Mode: 0o644}); err != nil {
+		if err := out.WriteHeader(&tar.Header{Name: name, Size: int64(len(text)), Typeflag: tar.TypeReg,
+			Mode: 0o644}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := out.Write([]byte(text)); err != nil {

@@ -46,5 +46,6 @@ func (d Decision) Text() string {
 	for _, r := range d.Decided.Reclaim {
 		text += fmt.Sprintf("reclaims %s; ", r.Step)
 	}
-	return text + fmt.Sprintf("conditions %v; evicts %d of %d pods", d.Decided.Conditions, len(d.Decided.Victims), len(d.Facts.Pods))
+	return text + fmt.Sprintf("conditions %v; evicts %d of %d pods", d.Decided.Conditions, len(d.Decided.Victims),
+		len(d.Facts.Pods))
 }

@@ -195,7 +195,8 @@ func (j *Journal) append(r Record, late <-chan time.Time) (uint64, error) {
 		j.mu.Unlock()
 	default: // 64 records already wait for the disk
 		j.mu.Unlock()
-		return r.Number, fmt.Errorf("write journal: record %d: %w: the disk is too slow; the record is lost", r.Number, ErrLater)
+		return r.Number, fmt.Errorf("write journal: record %d: %w: the disk is too slow; the record is lost", r.Number,
+			ErrLater)
 	}
 	select {
 	case err = <-l.done:
@@ -254,7 +255,8 @@ func (j *Journal) write() {
 
 func (j *Journal) writeLine(text []byte) error {
 	if j.size > 0 && j.size+int64(len(text)) > j.bytesMax/2 {
-		if err := os.Rename(filepath.Join(j.dir, newer), filepath.Join(j.dir, older)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := os.Rename(filepath.Join(j.dir, newer), filepath.Join(j.dir, older)); err != nil &&
+			!errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 		j.file.Close()

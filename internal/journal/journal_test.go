@@ -64,7 +64,8 @@ func TestRecordsAreFoundAgainAfterACrash(t *testing.T) {
 		t.Errorf("found %q, %v", got, err)
 	}
 	one, err := j.Find("default", "a")
-	if err != nil || len(one) != 2 || one[1].Number != 3 || one[1].Text != "evicted a" || string(one[1].Detail) != `"xxxxxxxxxx"` {
+	if err != nil || len(one) != 2 || one[1].Number != 3 || one[1].Text != "evicted a" ||
+		string(one[1].Detail) != `"xxxxxxxxxx"` {
 		t.Errorf("found %+v, %v", one, err)
 	}
 	if none, err := j.Find("kube-system", "a"); err != nil || len(none) != 0 {

@@ -15,7 +15,8 @@ func ClientMetrics(r *prometheus.Registry) {
 	requests := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "rest_client_requests_total",
 		Help: "Requests to the API server, by status or error, method and host"}, []string{"code", "method", "host"})
 	latency := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "rest_client_request_duration_seconds",
-		Help: "Seconds of a request to the API server", Buckets: []float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60}}, []string{"verb", "host"})
+		Help: "Seconds of a request to the API server", Buckets: []float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30,
+			60}}, []string{"verb", "host"})
 	r.MustRegister(requests, latency)
 	metrics.Register(metrics.RegisterOpts{RequestResult: requestResult{requests}, RequestLatency: requestLatency{latency}})
 }

@@ -15,8 +15,9 @@ import (
 
 // eventSink writes Events for Recorders through our client.
 type eventSink struct {
-	c       *Client
-	keepsUp bool // the Events' priority rises while they wait, so that they keep up with the other writes; see NewRecorders
+	c *Client
+	// the Events' priority rises while they wait, so that they keep up with the other writes; see NewRecorders
+	keepsUp bool
 }
 
 // AnnotationOnce marks an Event that is written at most once, by whichever process: its name is computed from the

@@ -71,7 +71,8 @@ func (g *gatheringConn) Read(b []byte) (int, error) {
 var gatherAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 10 * time.Second, Count: 3}
 
 // gathering returns a dial function whose connections gather.
-func gathering(period time.Duration, dial func(context.Context, string, string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
+func gathering(period time.Duration, dial func(context.Context, string, string) (net.Conn, error)) func(context.Context,
+	string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
 		if err != nil {
@@ -83,7 +84,8 @@ func gathering(period time.Duration, dial func(context.Context, string, string) 
 				return nil, err
 			}
 		}
-		return &gatheringConn{Conn: conn, buffered: bufio.NewReaderSize(&paced{conn: conn, period: period}, gatherBuffer)}, nil
+		return &gatheringConn{Conn: conn, buffered: bufio.NewReaderSize(&paced{conn: conn, period: period},
+			gatherBuffer)}, nil
 	}
 }
 

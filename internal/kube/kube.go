@@ -76,33 +76,42 @@ func unlisted[O any, PO object[O]](group schema.GroupVersion, resource string) K
 
 // The kinds that we use. A new kind is one entry here and, for a new group, one line in package scheme.
 var (
-	Pods                   = namespaced[corev1.Pod, corev1.PodList](corev1.SchemeGroupVersion, "pods")
-	Nodes                  = clusterWide[corev1.Node, corev1.NodeList](corev1.SchemeGroupVersion, "nodes")
-	Services               = namespaced[corev1.Service, corev1.ServiceList](corev1.SchemeGroupVersion, "services")
-	Namespaces             = clusterWide[corev1.Namespace, corev1.NamespaceList](corev1.SchemeGroupVersion, "namespaces")
-	ConfigMaps             = namespaced[corev1.ConfigMap, corev1.ConfigMapList](corev1.SchemeGroupVersion, "configmaps")
-	Secrets                = namespaced[corev1.Secret, corev1.SecretList](corev1.SchemeGroupVersion, "secrets")
-	Events                 = namespaced[corev1.Event, corev1.EventList](corev1.SchemeGroupVersion, "events")
-	ServiceAccounts        = namespaced[corev1.ServiceAccount, corev1.ServiceAccountList](corev1.SchemeGroupVersion, "serviceaccounts")
+	Pods            = namespaced[corev1.Pod, corev1.PodList](corev1.SchemeGroupVersion, "pods")
+	Nodes           = clusterWide[corev1.Node, corev1.NodeList](corev1.SchemeGroupVersion, "nodes")
+	Services        = namespaced[corev1.Service, corev1.ServiceList](corev1.SchemeGroupVersion, "services")
+	Namespaces      = clusterWide[corev1.Namespace, corev1.NamespaceList](corev1.SchemeGroupVersion, "namespaces")
+	ConfigMaps      = namespaced[corev1.ConfigMap, corev1.ConfigMapList](corev1.SchemeGroupVersion, "configmaps")
+	Secrets         = namespaced[corev1.Secret, corev1.SecretList](corev1.SchemeGroupVersion, "secrets")
+	Events          = namespaced[corev1.Event, corev1.EventList](corev1.SchemeGroupVersion, "events")
+	ServiceAccounts = namespaced[corev1.ServiceAccount, corev1.ServiceAccountList](corev1.SchemeGroupVersion,
+		"serviceaccounts")
 	ReplicationControllers = namespaced[corev1.ReplicationController, corev1.ReplicationControllerList](corev1.SchemeGroupVersion, "replicationcontrollers")
 	ReplicaSets            = namespaced[appsv1.ReplicaSet, appsv1.ReplicaSetList](appsv1.SchemeGroupVersion, "replicasets")
-	StatefulSets           = namespaced[appsv1.StatefulSet, appsv1.StatefulSetList](appsv1.SchemeGroupVersion, "statefulsets")
-	DisruptionBudgets      = namespaced[policyv1.PodDisruptionBudget, policyv1.PodDisruptionBudgetList](policyv1.SchemeGroupVersion, "poddisruptionbudgets")
-	VolumeClaims           = namespaced[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](corev1.SchemeGroupVersion, "persistentvolumeclaims")
-	Volumes                = clusterWide[corev1.PersistentVolume, corev1.PersistentVolumeList](corev1.SchemeGroupVersion, "persistentvolumes")
-	StorageClasses         = clusterWide[storagev1.StorageClass, storagev1.StorageClassList](storagev1.SchemeGroupVersion, "storageclasses")
-	CSINodes               = clusterWide[storagev1.CSINode, storagev1.CSINodeList](storagev1.SchemeGroupVersion, "csinodes")
-	CSIDrivers             = clusterWide[storagev1.CSIDriver, storagev1.CSIDriverList](storagev1.SchemeGroupVersion, "csidrivers")
-	CSIStorageCapacities   = namespaced[storagev1.CSIStorageCapacity, storagev1.CSIStorageCapacityList](storagev1.SchemeGroupVersion, "csistoragecapacities")
-	VolumeAttachments      = clusterWide[storagev1.VolumeAttachment, storagev1.VolumeAttachmentList](storagev1.SchemeGroupVersion, "volumeattachments")
-	Leases                 = namespaced[coordinationv1.Lease, coordinationv1.LeaseList](coordinationv1.SchemeGroupVersion, "leases")
+	StatefulSets           = namespaced[appsv1.StatefulSet, appsv1.StatefulSetList](appsv1.SchemeGroupVersion,
+		"statefulsets")
+	DisruptionBudgets = namespaced[policyv1.PodDisruptionBudget, policyv1.PodDisruptionBudgetList](policyv1.SchemeGroupVersion, "poddisruptionbudgets")
+	VolumeClaims      = namespaced[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](corev1.SchemeGroupVersion, "persistentvolumeclaims")
+	Volumes           = clusterWide[corev1.PersistentVolume, corev1.PersistentVolumeList](corev1.SchemeGroupVersion,
+		"persistentvolumes")
+	StorageClasses = clusterWide[storagev1.StorageClass, storagev1.StorageClassList](storagev1.SchemeGroupVersion,
+		"storageclasses")
+	CSINodes = clusterWide[storagev1.CSINode, storagev1.CSINodeList](storagev1.SchemeGroupVersion,
+		"csinodes")
+	CSIDrivers = clusterWide[storagev1.CSIDriver, storagev1.CSIDriverList](storagev1.SchemeGroupVersion,
+		"csidrivers")
+	CSIStorageCapacities = namespaced[storagev1.CSIStorageCapacity, storagev1.CSIStorageCapacityList](storagev1.SchemeGroupVersion, "csistoragecapacities")
+	VolumeAttachments    = clusterWide[storagev1.VolumeAttachment, storagev1.VolumeAttachmentList](storagev1.SchemeGroupVersion, "volumeattachments")
+	Leases               = namespaced[coordinationv1.Lease, coordinationv1.LeaseList](coordinationv1.SchemeGroupVersion,
+		"leases")
 	TokenReviews           = unlisted[authenticationv1.TokenReview](authenticationv1.SchemeGroupVersion, "tokenreviews")
 	Topologies             = clusterWide[topology.Object, topology.List](topology.GroupVersion, topology.Resource)
 	ClusterTrustBundles    = clusterWide[certificatesv1beta1.ClusterTrustBundle, certificatesv1beta1.ClusterTrustBundleList](certificatesv1beta1.SchemeGroupVersion, "clustertrustbundles")
 	PodCertificateRequests = namespaced[certificatesv1beta1.PodCertificateRequest, certificatesv1beta1.PodCertificateRequestList](certificatesv1beta1.SchemeGroupVersion, "podcertificaterequests")
-	DeviceClasses          = clusterWide[resourcev1.DeviceClass, resourcev1.DeviceClassList](resourcev1.SchemeGroupVersion, "deviceclasses")
-	CertificateRequests    = clusterWide[certificatesv1.CertificateSigningRequest, certificatesv1.CertificateSigningRequestList](certificatesv1.SchemeGroupVersion, "certificatesigningrequests")
-	SubjectAccessReviews   = unlisted[authorizationv1.SubjectAccessReview](authorizationv1.SchemeGroupVersion, "subjectaccessreviews")
+	DeviceClasses          = clusterWide[resourcev1.DeviceClass, resourcev1.DeviceClassList](resourcev1.SchemeGroupVersion,
+		"deviceclasses")
+	CertificateRequests  = clusterWide[certificatesv1.CertificateSigningRequest, certificatesv1.CertificateSigningRequestList](certificatesv1.SchemeGroupVersion, "certificatesigningrequests")
+	SubjectAccessReviews = unlisted[authorizationv1.SubjectAccessReview](authorizationv1.SchemeGroupVersion,
+		"subjectaccessreviews")
 )
 
 var (
@@ -112,7 +121,8 @@ var (
 
 // Options say how to reach an API server.
 type Options struct {
-	Kubeconfig string  // path of a kubeconfig; empty, with Master empty too: the configuration of the pod in which this process runs
+	// path of a kubeconfig; empty, with Master empty too: the configuration of the pod in which this process runs
+	Kubeconfig string
 	Master     string  // address of the API server, instead of the kubeconfig's; empty: the kubeconfig's
 	UserAgent  string  // component name, shown in audit logs
 	QPS        float32 // client-side limit in requests per second; negative: none
@@ -152,8 +162,10 @@ func NewClientForConfig(config *rest.Config) (*Client, error) {
 	}
 	c := &Client{config: config, groups: map[schema.GroupVersion]rest.Interface{}}
 	for _, gv := range []schema.GroupVersion{
-		corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion, policyv1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion, storagev1.SchemeGroupVersion,
-		authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion, topology.GroupVersion, resourcev1.SchemeGroupVersion,
+		corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion, policyv1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion,
+		storagev1.SchemeGroupVersion,
+		authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion, topology.GroupVersion,
+		resourcev1.SchemeGroupVersion,
 		certificatesv1.SchemeGroupVersion, certificatesv1beta1.SchemeGroupVersion,
 	} {
 		group := rest.CopyConfig(config)
@@ -203,7 +215,8 @@ func (c *Client) Watch(ctx context.Context, k Kind, namespace string, o metav1.L
 
 // Create posts obj and reads the server's answer into out, which may be obj. Subresources (token, binding,
 // eviction) take the name of their parent as name; ordinary objects leave name empty.
-func (c *Client) Create(ctx context.Context, k Kind, namespace, name string, obj, out runtime.Object, subresources ...string) error {
+func (c *Client) Create(ctx context.Context, k Kind, namespace, name string, obj, out runtime.Object,
+	subresources ...string) error {
 	r := c.at(c.groups[k.GroupVersion].Post(), k, namespace)
 	if name != "" {
 		r = r.Name(name)
@@ -212,13 +225,17 @@ func (c *Client) Create(ctx context.Context, k Kind, namespace, name string, obj
 }
 
 // Update replaces an object (or its subresource), guarded by its resourceVersion if it has one.
-func (c *Client) Update(ctx context.Context, k Kind, namespace, name string, obj, out runtime.Object, subresources ...string) error {
-	return c.at(c.groups[k.GroupVersion].Put(), k, namespace).Name(name).SubResource(subresources...).Body(obj).Do(ctx).Into(out)
+func (c *Client) Update(ctx context.Context, k Kind, namespace, name string, obj, out runtime.Object,
+	subresources ...string) error {
+	return c.at(c.groups[k.GroupVersion].Put(), k,
+		namespace).Name(name).SubResource(subresources...).Body(obj).Do(ctx).Into(out)
 }
 
 // Patch applies body to an object or subresource and reads the result into out; a nil out discards it.
-func (c *Client) Patch(ctx context.Context, k Kind, namespace, name string, t types.PatchType, body []byte, out runtime.Object, subresources ...string) error {
-	result := c.at(c.groups[k.GroupVersion].Patch(t), k, namespace).Name(name).SubResource(subresources...).Body(body).Do(ctx)
+func (c *Client) Patch(ctx context.Context, k Kind, namespace, name string, t types.PatchType, body []byte,
+	out runtime.Object, subresources ...string) error {
+	result := c.at(c.groups[k.GroupVersion].Patch(t), k,
+		namespace).Name(name).SubResource(subresources...).Body(body).Do(ctx)
 	if out == nil {
 		return result.Error()
 	}
@@ -233,7 +250,8 @@ func (c *Client) Delete(ctx context.Context, k Kind, namespace, name string, o m
 // Evict requests the eviction of a pod, once. The caller decides whether and when to retry after a PodDisruptionBudget
 // refused it.
 func (c *Client) Evict(ctx context.Context, e *policyv1.Eviction) error {
-	return c.at(c.groups[Pods.GroupVersion].Post(), Pods, e.Namespace).Name(e.Name).SubResource("eviction").MaxRetries(0).Body(e).Do(ctx).Error()
+	return c.at(c.groups[Pods.GroupVersion].Post(), Pods,
+		e.Namespace).Name(e.Name).SubResource("eviction").MaxRetries(0).Body(e).Do(ctx).Error()
 }
 
 // Ready asks the API server's /readyz. A nil error means that it answered ok.

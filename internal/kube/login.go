@@ -163,7 +163,8 @@ func loadLogin(path, pairFile string) (*rest.Config, *x509.Certificate, map[stri
 		return failed(err)
 	}
 	for file, text := range map[string][]byte{config.CAFile: config.CAData, config.CertFile: config.CertData} {
-		if file != "" && len(text) == 0 { // half written; without a certificate authority, those of the machine would be trusted
+		// half written; without a certificate authority, those of the machine would be trusted
+		if file != "" && len(text) == 0 {
 			return failed(fmt.Errorf("%s: the file is empty", file))
 		}
 	}

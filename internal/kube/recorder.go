@@ -149,7 +149,8 @@ func (r recorder) Eventf(about runtime.Object, kind, reason, format string, args
 	r.keep(about, nil, kind, reason, fmt.Sprintf(format, args...))
 }
 
-func (r recorder) AnnotatedEventf(about runtime.Object, annotations map[string]string, kind, reason, format string, args ...any) {
+func (r recorder) AnnotatedEventf(about runtime.Object, annotations map[string]string, kind, reason, format string,
+	args ...any) {
 	r.keep(about, annotations, kind, reason, fmt.Sprintf(format, args...))
 }
 
@@ -166,7 +167,8 @@ func (r recorder) keep(about runtime.Object, annotations map[string]string, kind
 	}
 	now := metav1.Now()
 	e := &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Name: util.GenerateEventName(ref.Name, now.UnixNano()), Namespace: ref.Namespace, Annotations: annotations},
+		ObjectMeta: metav1.ObjectMeta{Name: util.GenerateEventName(ref.Name, now.UnixNano()), Namespace: ref.Namespace,
+			Annotations: annotations},
 		InvolvedObject: *ref, Reason: reason, Message: message, FirstTimestamp: now, LastTimestamp: now, Count: 1, Type: kind,
 		Source: r.source, ReportingController: r.source.Component, ReportingInstance: r.source.Host,
 	}
@@ -256,7 +258,8 @@ func (r *Recorders) Flush(most time.Duration) {
 		select {
 		case <-time.After(flushPoll):
 		case <-over.C:
-			slog.Warn("events lost at the end of the process: the API server did not accept them in time", "lanes", r.running.Load())
+			slog.Warn("events lost at the end of the process: the API server did not accept them in time",
+				"lanes", r.running.Load())
 			return
 		}
 	}
@@ -270,7 +273,8 @@ func (r *Recorders) run(queue *eventQueue, lane *eventLane) {
 	defer r.running.Add(-1)
 	for e := lane.take(queue); e != nil && r.ctx.Err() == nil; e = lane.take(queue) {
 		if dropped := queue.dropped.Swap(0); dropped > 0 {
-			slog.Warn("events dropped: they came faster than the API server accepts them", "dropped", dropped, "waiting", queue.waiting.Load())
+			slog.Warn("events dropped: they came faster than the API server accepts them", "dropped", dropped,
+				"waiting", queue.waiting.Load())
 		}
 		r.await(e)
 		r.write(e)
@@ -342,8 +346,10 @@ func (r *Recorders) write(w *waitingEvent) {
 	case err == nil:
 		r.away.Store(false)
 		r.correlator.UpdateState(written)
-	case r.ctx.Err() == nil && !apierrors.IsAlreadyExists(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		slog.Warn("event refused", "object", e.InvolvedObject.Namespace+"/"+e.InvolvedObject.Name, "reason", e.Reason, "err", err)
+	case r.ctx.Err() == nil && !apierrors.IsAlreadyExists(err) && !apierrors.HasStatusCause(err,
+		corev1.NamespaceTerminatingCause):
+		slog.Warn("event refused", "object", e.InvolvedObject.Namespace+"/"+e.InvolvedObject.Name, "reason", e.Reason,
+			"err", err)
 	}
 }
 

@@ -61,7 +61,8 @@ func (s *sink) patch(_ context.Context, _ time.Time, e *corev1.Event, _ []byte) 
 }
 
 func eventPod(i int) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: fmt.Sprint("p", i), UID: types.UID(fmt.Sprint(i))}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: fmt.Sprint("p", i),
+		UID: types.UID(fmt.Sprint(i))}}
 }
 
 // TestRecorder: a burst with far more Events than client-go's broadcaster keeps is written completely, Warnings before
@@ -99,7 +100,8 @@ func TestRecorder(t *testing.T) {
 			t.Errorf("%d events, %d patches: want one more event that says it happened three times", len(s.created), s.patched)
 		}
 		e := s.created[max(s.indexOf("p0"), 0)]
-		if e.Name == "" || e.Namespace != "x" || e.Source.Component != "test" || e.ReportingInstance != "here" || e.InvolvedObject.Kind != "Pod" || e.InvolvedObject.Name != "p0" {
+		if e.Name == "" || e.Namespace != "x" || e.Source.Component != "test" || e.ReportingInstance != "here" ||
+			e.InvolvedObject.Kind != "Pod" || e.InvolvedObject.Name != "p0" {
 			t.Errorf("event %+v", e)
 		}
 	})
@@ -258,7 +260,8 @@ func TestEventsThatDiffer(t *testing.T) {
 		r.Event(pod, corev1.EventTypeNormal, "First", "is being written")
 		synctest.Wait()
 		part := &corev1.ObjectReference{
-			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, FieldPath: "spec.containers{c}",
+			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+			FieldPath: "spec.containers{c}",
 		}
 		r.Event(pod, corev1.EventTypeNormal, "Pulling", "image a")
 		r.Event(pod, corev1.EventTypeNormal, "Pulled", "image a")
@@ -276,7 +279,8 @@ func TestEventsThatDiffer(t *testing.T) {
 		synctest.Wait()
 		var told []string
 		for _, e := range s.created {
-			told = append(told, fmt.Sprint(e.Reason, " ", e.Message, " ", e.Source.Component, " ", e.InvolvedObject.FieldPath, " ", e.Count,
+			told = append(told, fmt.Sprint(e.Reason, " ", e.Message, " ", e.Source.Component, " ", e.InvolvedObject.FieldPath,
+				" ", e.Count,
 				" in ", e.LastTimestamp.Sub(e.FirstTimestamp.Time), e.Annotations))
 		}
 		want := []string{
@@ -290,7 +294,8 @@ func TestEventsThatDiffer(t *testing.T) {
 			"Noted one more test  1 in 0s map[note:three]",
 		}
 		if !slices.Equal(told, want) || s.patched != 2 {
-			t.Errorf("%d patches, want 2, and Events\n%s\nwant\n%s", s.patched, strings.Join(told, "\n"), strings.Join(want, "\n"))
+			t.Errorf("%d patches, want 2, and Events\n%s\nwant\n%s", s.patched, strings.Join(told, "\n"),
+				strings.Join(want, "\n"))
 		}
 	})
 }
@@ -360,7 +365,8 @@ func TestEventsOfNoNamespace(t *testing.T) {
 		r.Event(nil, corev1.EventTypeNormal, "Starting", "about nothing")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if len(s.created) != 1 || s.created[0].Namespace != metav1.NamespaceDefault || s.created[0].InvolvedObject.Namespace != "" {
+		if len(s.created) != 1 || s.created[0].Namespace != metav1.NamespaceDefault ||
+			s.created[0].InvolvedObject.Namespace != "" {
 			t.Errorf("created %+v", s.created)
 		}
 	})
@@ -397,7 +403,8 @@ func TestEventsKeepUpWithBinds(t *testing.T) {
 		synctest.Wait()
 		events := s.took[throttle.Event] + s.took[throttle.Overdue] + s.took[throttle.Warning]
 		if all.Dropped() > 0 || bound < 5000 || 4*events < 3*bound {
-			t.Errorf("%d binds, %d Events, %d of them overdue, %d dropped", bound, events, s.took[throttle.Overdue], all.Dropped())
+			t.Errorf("%d binds, %d Events, %d of them overdue, %d dropped", bound, events, s.took[throttle.Overdue],
+				all.Dropped())
 		}
 		if waiting := all.queues[corev1.EventTypeWarning].waiting.Load(); waiting > 2 {
 			t.Errorf("%d Warnings wait", waiting)

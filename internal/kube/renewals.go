@@ -87,7 +87,8 @@ func (f *Renewals) list(ctx context.Context) (version string, err error) {
 		list := &coordinationv1.LeaseList{}
 		// "0" allows the server to answer from its cache, as for every informer; the watch brings what that lacks.
 		o := metav1.ListOptions{ResourceVersion: "0"}
-		return list, f.client.Get().Namespace(corev1.NamespaceNodeLease).Resource("leases").VersionedParams(&o, parameterCodec).Do(ctx).Into(list)
+		return list, f.client.Get().Namespace(corev1.NamespaceNodeLease).Resource("leases").VersionedParams(&o,
+			parameterCodec).Do(ctx).Into(list)
 	})
 	if err != nil {
 		return "", err

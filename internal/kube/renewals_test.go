@@ -80,7 +80,8 @@ func TestParseRenewal(t *testing.T) {
 }
 
 func TestParseRenewalRefuses(t *testing.T) {
-	gone := &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Code: 410, Reason: "Expired", Message: "too old"}
+	gone := &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Code: 410,
+		Reason: "Expired", Message: "too old"}
 	whole := frame(t, "ADDED", lease("n1", "5", time.Now()))[frameHead:]
 	for name, test := range map[string]struct {
 		frame []byte
@@ -97,10 +98,12 @@ func TestParseRenewalRefuses(t *testing.T) {
 			t.Errorf("%s: %+v, %v, want an error with %q", name, e, err, test.want)
 		}
 	}
-	if _, err := readFrame(bufio.NewReader(strings.NewReader(`{"type":"ADDED"}`)), nil); err == nil || !strings.Contains(err.Error(), "not protobuf") {
+	if _, err := readFrame(bufio.NewReader(strings.NewReader(`{"type":"ADDED"}`)), nil); err == nil ||
+		!strings.Contains(err.Error(), "not protobuf") {
 		t.Errorf("JSON: %v", err)
 	}
-	if _, err := readFrame(bufio.NewReader(bytes.NewReader([]byte{0, 0, 0, 9, 1})), nil); err == nil || !strings.Contains(err.Error(), "unexpected EOF") {
+	if _, err := readFrame(bufio.NewReader(bytes.NewReader([]byte{0, 0, 0, 9, 1})), nil); err == nil ||
+		!strings.Contains(err.Error(), "unexpected EOF") {
 		t.Errorf("cut: %v", err)
 	}
 }
@@ -157,14 +160,18 @@ func (s *leaseServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // A watch that ends is continued at its version. If that is too old, a list follows, which reports deleted leases.
 func TestFollow(t *testing.T) {
 	when := time.Unix(1000, 0)
-	gone := &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Code: 410, Reason: "Expired", Message: "too old"}
+	gone := &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Code: 410,
+		Reason: "Expired", Message: "too old"}
 	s := &leaseServer{t: t,
 		lists: []coordinationv1.LeaseList{
-			{ListMeta: metav1.ListMeta{ResourceVersion: "10"}, Items: []coordinationv1.Lease{*lease("a", "3", when), *lease("b", "4", when)}},
-			{ListMeta: metav1.ListMeta{ResourceVersion: "20"}, Items: []coordinationv1.Lease{*lease("a", "15", when.Add(3*time.Millisecond))}},
+			{ListMeta: metav1.ListMeta{ResourceVersion: "10"}, Items: []coordinationv1.Lease{*lease("a", "3", when),
+				*lease("b", "4", when)}},
+			{ListMeta: metav1.ListMeta{ResourceVersion: "20"}, Items: []coordinationv1.Lease{*lease("a", "15",
+				when.Add(3*time.Millisecond))}},
 		},
 		watches: [][]byte{
-			slices.Concat(frame(t, "MODIFIED", lease("a", "11", when.Add(time.Millisecond))), frame(t, "ADDED", lease("c", "12", when)), frame(t, "BOOKMARK", lease("", "13", time.Time{}))),
+			slices.Concat(frame(t, "MODIFIED", lease("a", "11", when.Add(time.Millisecond))),
+				frame(t, "ADDED", lease("c", "12", when)), frame(t, "BOOKMARK", lease("", "13", time.Time{}))),
 			slices.Concat(frame(t, "DELETED", lease("c", "14", when)), frame(t, "ERROR", gone)),
 		},
 	}
@@ -190,7 +197,8 @@ func TestFollow(t *testing.T) {
 		}
 	})
 	r.Follow(ctx, func() { lists++ })
-	want := []string{"a 0 false", "b 0 false", "a 1000000 false", "c 0 false", "c 0 true", "a 3000000 false", "b -1000000000000 true"}
+	want := []string{"a 0 false", "b 0 false", "a 1000000 false", "c 0 false", "c 0 true", "a 3000000 false",
+		"b -1000000000000 true"}
 	if !slices.Equal(told, want) || lists != 1 {
 		t.Errorf("reported %q, listed %d times, want %q and once", told, lists, want)
 	}
@@ -207,7 +215,8 @@ func TestGather(t *testing.T) {
 	for _, test := range []struct {
 		piece int // bytes
 		waits int
-	}{{8, 9}, {gatherBuffer, 1}} { // net.Pipe returns one write per read; with the second case the first read fills the buffer
+		// net.Pipe returns one write per read; with the second case the first read fills the buffer
+	}{{8, 9}, {gatherBuffer, 1}} {
 		synctest.Test(t, func(t *testing.T) {
 			near, far := net.Pipe()
 			dial := gathering(GatherRenewals, func(context.Context, string, string) (net.Conn, error) { return near, nil })

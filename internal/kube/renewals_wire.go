@@ -49,7 +49,8 @@ func readFrame(r *bufio.Reader, buffer []byte) ([]byte, error) {
 	}
 	n := binary.BigEndian.Uint32(head[:])
 	if n > frameMax {
-		return buffer, fmt.Errorf("watch node leases: frame of %d bytes: at most %d, or the stream is not protobuf", n, frameMax)
+		return buffer, fmt.Errorf("watch node leases: frame of %d bytes: at most %d, or the stream is not protobuf", n,
+			frameMax)
 	}
 	if uint32(cap(buffer)) < n {
 		buffer = make([]byte, n)
@@ -70,7 +71,8 @@ func parseRenewal(frame []byte) (leaseEvent, error) {
 		case 1:
 			kind = string(value)
 		case 2:
-			_ = eachField(value, func(n protowire.Number, value []byte) { // after an error the object is empty, which is reported below
+			// after an error the object is empty, which is reported below
+			_ = eachField(value, func(n protowire.Number, value []byte) {
 				if n == 1 {
 					object = value
 				}

@@ -27,10 +27,11 @@ type Throttle struct {
 
 	// mu guards what follows.
 	mu      sync.Mutex
-	limiter *throttle.Limiter                 // decides which write goes next
-	queues  map[throttle.Kind][]*waitingWrite // the writes that wait, by kind, oldest first; a write that gave up stays until its turn
-	ended   writeCounts                       // how many writes have ended
-	timer   *time.Timer                       // fires when advance has something to do without an answer; nil: it has not
+	limiter *throttle.Limiter // decides which write goes next
+	// the writes that wait, by kind, oldest first; a write that gave up stays until its turn
+	queues map[throttle.Kind][]*waitingWrite
+	ended  writeCounts // how many writes have ended
+	timer  *time.Timer // fires when advance has something to do without an answer; nil: it has not
 }
 
 // waitingWrite is one write that waits. Within a kind the oldest write goes first.
@@ -204,7 +205,8 @@ func (t *Throttle) end(o throttle.Outcome) {
 	t.advance()
 	t.mu.Unlock()
 	if why != "" {
-		slog.Info("API server answers slowly or refuses writes: fewer are sent at once", "component", t.o.Component, "why", why)
+		slog.Info("API server answers slowly or refuses writes: fewer are sent at once", "component", t.o.Component,
+			"why", why)
 	}
 }
 

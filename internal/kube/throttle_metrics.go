@@ -12,7 +12,8 @@ import (
 // these: its clients have a fixed rate.
 var (
 	writesLimit = prometheus.NewDesc("plimsoll_api_writes_limit",
-		"Writes to the API server that may be in flight at once; below one: the share of the time in which one may be", nil, nil)
+		"Writes to the API server that may be in flight at once; below one: the share of the time in which one may be", nil,
+		nil)
 	writesInFlight = prometheus.NewDesc("plimsoll_api_writes_in_flight",
 		"Writes to the API server that are in flight", nil, nil)
 	writesWaiting = prometheus.NewDesc("plimsoll_api_writes_waiting",

@@ -75,7 +75,8 @@ func throttledClient(t *testing.T, h http.Handler, o ThrottleOptions) (*Client, 
 // and reviews are not throttled, except reads that a write needs.
 func TestThrottleOrdersWrites(t *testing.T) {
 	h := &held{arrived: make(chan string, 100), answer: make(chan func(http.ResponseWriter))}
-	c, g := throttledClient(t, h, ThrottleOptions{Component: "test", Options: throttle.Options{InFlightMax: 1, Tolerance: throttle.ToleranceDefault}})
+	c, g := throttledClient(t, h, ThrottleOptions{Component: "test", Options: throttle.Options{InFlightMax: 1,
+		Tolerance: throttle.ToleranceDefault}})
 	ctx := t.Context()
 	var all sync.WaitGroup
 	ask := func(do func()) { all.Go(do) }
@@ -127,7 +128,9 @@ func TestThrottleOrdersWrites(t *testing.T) {
 	}
 	h.answer <- okAnswer
 	all.Wait()
-	want := []string{"PATCH /api/v1/nodes/n", "GET /apis/coordination.k8s.io/v1/namespaces/x/leases/n", "DELETE /api/v1/namespaces/x/pods/p", "PATCH /api/v1/namespaces/x/pods/p/status", "POST /api/v1/namespaces/x/events", "POST /api/v1/namespaces/x/events"}
+	want := []string{"PATCH /api/v1/nodes/n", "GET /apis/coordination.k8s.io/v1/namespaces/x/leases/n",
+		"DELETE /api/v1/namespaces/x/pods/p", "PATCH /api/v1/namespaces/x/pods/p/status", "POST /api/v1/namespaces/x/events",
+		"POST /api/v1/namespaces/x/events"}
 	if got := h.came[4:]; !slices.Equal(got, want) {
 		t.Errorf("came in the order %q, want %q", got, want)
 	}
@@ -147,7 +150,10 @@ func TestThrottleAnswers(t *testing.T) {
 			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429}`)
 		}, false},
 		{"conflict", func(w http.ResponseWriter) { w.WriteHeader(http.StatusConflict) }, false},
-		{"priority and fairness", func(w http.ResponseWriter) { http.Error(w, "Too many requests", http.StatusTooManyRequests) }, true},
+		{"priority and fairness", func(w http.ResponseWriter) {
+			http.Error(w, "Too many requests",
+				http.StatusTooManyRequests)
+		}, true},
 		{"unavailable", func(w http.ResponseWriter) { http.Error(w, "no", http.StatusServiceUnavailable) }, true},
 		{"gone", func(http.ResponseWriter) { panic(http.ErrAbortHandler) }, true},
 	} {
@@ -166,7 +172,8 @@ type slowServer struct{ takes func() time.Duration }
 func (s slowServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	select {
 	case <-time.After(s.takes()):
-		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("ok"))}, nil
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{},
+			Body: io.NopCloser(strings.NewReader("ok"))}, nil
 	case <-r.Context().Done():
 		return nil, r.Context().Err()
 	}
@@ -196,7 +203,8 @@ func TestThrottleGivesUp(t *testing.T) {
 			}
 			return 5 * time.Millisecond
 		}
-		g := NewThrottle(ThrottleOptions{Component: "test", Options: throttle.Options{InFlightMax: 1, Tolerance: throttle.ToleranceDefault}})
+		g := NewThrottle(ThrottleOptions{Component: "test", Options: throttle.Options{InFlightMax: 1,
+			Tolerance: throttle.ToleranceDefault}})
 		via := &throttledTransport{g, slowServer{takes}}
 		began := time.Now()
 		first := make(chan error, 1)
@@ -275,7 +283,8 @@ func FuzzResourceOf(f *testing.F) {
 	f.Fuzz(func(t *testing.T, path string) {
 		defer cost.Spend(t, len(path))()
 		resource, subresource := resourceOf(path)
-		if !strings.Contains(path, resource) || !strings.Contains(path, subresource) || strings.Contains(resource+subresource, "/") {
+		if !strings.Contains(path, resource) || !strings.Contains(path, subresource) ||
+			strings.Contains(resource+subresource, "/") {
 			t.Errorf("%q: %q %q", path, resource, subresource)
 		}
 	})
@@ -299,7 +308,8 @@ func (r *refusing) RoundTrip(*http.Request) (*http.Response, error) {
 func TestThrottleHonoursRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &refusing{}
-		via := &throttledTransport{NewThrottle(ThrottleOptions{Options: throttle.Options{InFlightMax: 4, Tolerance: throttle.ToleranceDefault}}), server}
+		via := &throttledTransport{NewThrottle(ThrottleOptions{Options: throttle.Options{InFlightMax: 4,
+			Tolerance: throttle.ToleranceDefault}}), server}
 		for range 3 {
 			if err := write(t.Context(), via, "/api/v1/nodes/n"); err != nil {
 				t.Fatal(err)

@@ -34,14 +34,16 @@ func TestUntilAnsweredIsBackSoon(t *testing.T) {
 
 // The server's answers are returned to the caller, and the end of the context ends the wait.
 func TestUntilAnsweredReturnsAnswers(t *testing.T) {
-	for _, want := range []error{apierrors.NewUnauthorized("who?"), apierrors.NewServiceUnavailable("starting"), errors.New("cannot decode")} {
+	for _, want := range []error{apierrors.NewUnauthorized("who?"), apierrors.NewServiceUnavailable("starting"),
+		errors.New("cannot decode")} {
 		if _, err := untilAnswered(t.Context(), func() (int, error) { return 0, want }); err != want {
 			t.Errorf("error %v, want %v", err, want)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	refused := &url.Error{Op: "Get", URL: "https://api", Err: syscall.ECONNREFUSED}
-	if _, err := untilAnswered(ctx, func() (int, error) { cancel(); return 0, refused }); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, err := untilAnswered(ctx, func() (int, error) { cancel(); return 0, refused }); !errors.Is(err,
+		syscall.ECONNREFUSED) {
 		t.Errorf("error %v", err)
 	}
 }

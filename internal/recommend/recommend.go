@@ -163,7 +163,8 @@ func (s *sampler) processes(out *corerecommend.Sample) error {
 // that was just forked still has its parent's name and cgroup.
 const classifiedAfter = 3
 
-func (s *sampler) process(pid int, now map[corerecommend.ProcessID]whose, pods map[string]bool, out *corerecommend.Sample) error {
+func (s *sampler) process(pid int, now map[corerecommend.ProcessID]whose, pods map[string]bool,
+	out *corerecommend.Sample) error {
 	p, err := s.proc.Process(pid)
 	if err != nil {
 		return err

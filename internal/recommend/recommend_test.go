@@ -73,7 +73,8 @@ func newNode(t *testing.T) (node, Options) {
 	n.process(30, "web", "/web", pods, 500, 102400)
 	n.write("proc/sys/x", "")
 	return n, Options{
-		For: 10 * time.Second, Every: time.Second, MaxPods: 11, Proc: procfs.FS(filepath.Join(n.dir, "proc")), Cgroups: filepath.Join(n.dir, "cgroup"),
+		For: 10 * time.Second, Every: time.Second, MaxPods: 11, Proc: procfs.FS(filepath.Join(n.dir,
+			"proc")), Cgroups: filepath.Join(n.dir, "cgroup"),
 		Machine: machine.Machine{CPUs: idset.Of(0, 1), Memory: unit.GiB},
 	}
 }
@@ -102,11 +103,13 @@ func TestWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if r.Report.Samples != 11 || r.Report.For != 10*time.Second || r.Report.Pods.Peak != 1 || r.Report.PerPod != (corerecommend.PerPod{Memory: 10 * unit.MiB, CPUPerHour: 108 * time.Second}) {
+	if r.Report.Samples != 11 || r.Report.For != 10*time.Second || r.Report.Pods.Peak != 1 ||
+		r.Report.PerPod != (corerecommend.PerPod{Memory: 10 * unit.MiB, CPUPerHour: 108 * time.Second}) {
 		t.Errorf("%+v", r.Report)
 	}
 	cpu := func(p corerecommend.Part) unit.MilliCPU { return r.Report.Parts[p].CPU.P50 }
-	if cpu(corerecommend.Runtime) != 20 || cpu(corerecommend.Agent) != 10 || cpu(corerecommend.System) != 30 || r.Report.Slice == nil {
+	if cpu(corerecommend.Runtime) != 20 || cpu(corerecommend.Agent) != 10 || cpu(corerecommend.System) != 30 ||
+		r.Report.Slice == nil {
 		t.Errorf("%+v", r.Report.Parts)
 	}
 	// 512 MiB are in use: 100 of the pods, half of 70 of the runtime and the agent; the other half are files.
@@ -151,14 +154,16 @@ func TestYAMLIsConfiguration(t *testing.T) {
 	if err != nil || c.SystemReserved["cpu"] != "2" || c.KubeReserved["memory"] == "" {
 		t.Errorf("%v\n%s", err, text)
 	}
-	for _, want := range []string{"GKE", "EKS", "AKS", "OpenShift", "Warning: watched for 0s only", ", 1 pod.", "system.slice"} {
+	for _, want := range []string{"GKE", "EKS", "AKS", "OpenShift", "Warning: watched for 0s only", ", 1 pod.",
+		"system.slice"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("want %q in:\n%s", want, text)
 		}
 	}
 	asJSON, err := r.JSON()
 	var back map[string]any
-	if err := json.Unmarshal(asJSON, &back); err != nil || back["systemReserved"] == nil || len(back["formulas"].(map[string]any)) != 4 {
+	if err := json.Unmarshal(asJSON, &back); err != nil || back["systemReserved"] == nil ||
+		len(back["formulas"].(map[string]any)) != 4 {
 		t.Errorf("%v\n%s", err, asJSON)
 	}
 	if err != nil {
@@ -168,7 +173,8 @@ func TestYAMLIsConfiguration(t *testing.T) {
 
 // TestThisMachine takes a sample of the machine on which the test runs.
 func TestThisMachine(t *testing.T) {
-	r, err := Reservations(t.Context(), Options{For: time.Millisecond, Every: time.Millisecond, MaxPods: 110, Proc: procfs.Default, Cgroups: "/sys/fs/cgroup", Machine: machine.Machine{CPUs: idset.Of(0), Memory: unit.GiB}})
+	r, err := Reservations(t.Context(), Options{For: time.Millisecond, Every: time.Millisecond, MaxPods: 110,
+		Proc: procfs.Default, Cgroups: "/sys/fs/cgroup", Machine: machine.Machine{CPUs: idset.Of(0), Memory: unit.GiB}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,10 +184,12 @@ func TestThisMachine(t *testing.T) {
 }
 
 func TestBadFilesAreNamed(t *testing.T) {
-	for name, want := range map[string]string{"proc/stat": "want cpu", "proc/meminfo": "MemTotal", "cgroup/kubepods.slice/memory.stat": "memory.stat"} {
+	for name, want := range map[string]string{"proc/stat": "want cpu", "proc/meminfo": "MemTotal",
+		"cgroup/kubepods.slice/memory.stat": "memory.stat"} {
 		n, o := newNode(t)
 		n.write(name, "anon x\n")
-		if _, err := Reservations(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "watch reservations") {
+		if _, err := Reservations(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "watch reservations") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -26,11 +26,13 @@ type Result struct {
 
 func (o Options) result(r corerecommend.Report, coarse bool) *Result {
 	out := &Result{
-		Machine: o.Machine, MaxPods: o.MaxPods, Report: r, Advice: corerecommend.Recommend(r, corerecommend.Node{CPUs: int64(o.Machine.CPUs.Len()), Memory: o.Machine.Memory, MaxPods: o.MaxPods}),
+		Machine: o.Machine, MaxPods: o.MaxPods, Report: r, Advice: corerecommend.Recommend(r,
+			corerecommend.Node{CPUs: int64(o.Machine.CPUs.Len()), Memory: o.Machine.Memory, MaxPods: o.MaxPods}),
 		Formulas: corerecommend.Formulas(int64(o.Machine.CPUs.Len()), o.Machine.Memory, o.MaxPods),
 	}
 	if coarse {
-		out.Advice.Warnings = append(out.Advice.Warnings, "the memory of some processes counts shared pages in full, because only root may read it exactly: run as root")
+		out.Advice.Warnings = append(out.Advice.Warnings,
+			"the memory of some processes counts shared pages in full, because only root may read it exactly: run as root")
 	}
 	return out
 }
@@ -42,9 +44,11 @@ func (r *Result) YAML() []byte {
 	comment(&b, r.usage())
 	b.WriteString("#\n")
 	for _, c := range r.Report.System {
-		fmt.Fprintf(&b, "# Of the system: %s, %s of CPU on average, at most %s of memory (with shared pages).\n", c.Name, c.CPU, rounded(c.Memory))
+		fmt.Fprintf(&b, "# Of the system: %s, %s of CPU on average, at most %s of memory (with shared pages).\n", c.Name,
+			c.CPU, rounded(c.Memory))
 	}
-	fmt.Fprintf(&b, "#\n# What the formulas of others reserve on %d CPUs and %s, for the system and Kubernetes together, for %d pods:\n#\n",
+	fmt.Fprintf(&b,
+		"#\n# What the formulas of others reserve on %d CPUs and %s, for the system and Kubernetes together, for %d pods:\n#\n",
 		r.Machine.CPUs.Len(), rounded(r.Machine.Memory), r.MaxPods)
 	comment(&b, r.formulas())
 	for _, w := range r.Advice.Warnings {
@@ -92,7 +96,8 @@ func (r *Result) usage() []byte {
 	t := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "USED BY\tCPU P50\tP99\tPEAK\tMEMORY P50\tP99\tPEAK")
 	line := func(name string, u corerecommend.Usage) {
-		fmt.Fprintf(t, "%s\t%v\t%v\t%v\t%s\t%s\t%s\n", name, u.CPU.P50, u.CPU.P99, u.CPU.Peak, rounded(u.Memory.P50), rounded(u.Memory.P99), rounded(u.Memory.Peak))
+		fmt.Fprintf(t, "%s\t%v\t%v\t%v\t%s\t%s\t%s\n", name, u.CPU.P50, u.CPU.P99, u.CPU.Peak, rounded(u.Memory.P50),
+			rounded(u.Memory.P99), rounded(u.Memory.Peak))
 	}
 	for _, part := range []corerecommend.Part{corerecommend.System, corerecommend.Runtime, corerecommend.Agent} {
 		line(part.String(), r.Report.Parts[part])
@@ -102,7 +107,8 @@ func (r *Result) usage() []byte {
 	}
 	t.Flush()
 	if p := r.Report.PerPod; p.Memory > 0 {
-		fmt.Fprintf(&b, "\nEach pod costs runtime and agent %s of memory outside the pod, and %v of CPU an hour.\n", rounded(p.Memory), p.CPUPerHour.Round(100*time.Millisecond))
+		fmt.Fprintf(&b, "\nEach pod costs runtime and agent %s of memory outside the pod, and %v of CPU an hour.\n",
+			rounded(p.Memory), p.CPUPerHour.Round(100*time.Millisecond))
 	}
 	return b.Bytes()
 }
@@ -111,7 +117,8 @@ func (r *Result) formulas() []byte {
 	var b bytes.Buffer
 	t := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "\tCPU\tMEMORY\t+ EVICTION\tSOURCE")
-	fmt.Fprintf(t, "measured here\t%v\t%s\t\t\n", r.Advice.System.CPU+r.Advice.Kube.CPU, rounded(r.Advice.System.Memory+r.Advice.Kube.Memory))
+	fmt.Fprintf(t, "measured here\t%v\t%s\t\t\n", r.Advice.System.CPU+r.Advice.Kube.CPU, rounded(r.Advice.System.Memory+
+		r.Advice.Kube.Memory))
 	for _, f := range r.Formulas {
 		fmt.Fprintf(t, "%s\t%v\t%s\t%s\t%s\n", f.Vendor, f.CPU, rounded(f.Memory), rounded(f.Eviction), f.Source)
 	}

@@ -28,7 +28,8 @@ type order struct {
 
 // startController starts a controller that knows only the objects in the API, which it gets in an arbitrary order.
 func (w *world) startController() {
-	w.control = control{monitor: lifecycle.New(w.now, w.healthOptions()), since: w.now, contact: w.now, scan: w.now, sender: newSender(w.now, w.policy)}
+	w.control = control{monitor: lifecycle.New(w.now, w.healthOptions()), since: w.now, contact: w.now, scan: w.now,
+		sender: newSender(w.now, w.policy)}
 	order := slices.Clone(w.nodes)
 	slices.SortFunc(order, func(a, b *node) int { return cmp.Compare(a.order, b.order) })
 	for _, n := range order {
@@ -52,7 +53,8 @@ func (w *world) nodeChanged(n *node) {
 	w.control.monitor.NodeSeen(w.now, w.wall(w.now), n.shown())
 }
 
-var statusNames = map[lifecycle.Status]string{lifecycle.Absent: "absent", lifecycle.True: "True", lifecycle.False: "False", lifecycle.Unknown: "Unknown"}
+var statusNames = map[lifecycle.Status]string{lifecycle.Absent: "absent", lifecycle.True: "True",
+	lifecycle.False: "False", lifecycle.Unknown: "Unknown"}
 
 func (w *world) leaseChanged(n *node) {
 	if n.renewed != 0 {

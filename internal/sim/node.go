@@ -51,7 +51,8 @@ var allocatable = lifecycle.Load{CPU: 32 * unit.CPU, Memory: 128 * unit.GiB, Pod
 
 func newNode(w *world, i int) *node {
 	n := &node{w: w, name: nodeName(i), zone: zoneName(i % w.o.Zones)}
-	n.beat = heartbeat.New(heartbeat.Config{RuntimeEvery: -1, RuntimeMax: -1, MainLoopMax: -1, Seed: fault.Chance(w.o.Seed, n.name)}, w.now)
+	n.beat = heartbeat.New(heartbeat.Config{RuntimeEvery: -1, RuntimeMax: -1, MainLoopMax: -1, Seed: fault.Chance(w.o.Seed,
+		n.name)}, w.now)
 	n.attemptMax = n.beat.AttemptMax()
 	n.order = fault.Chance(w.o.Shuffle, n.name)
 	return n
@@ -201,7 +202,8 @@ func (n *node) shown() lifecycle.Node {
 	return lifecycle.Node{
 		Name: n.name, UID: n.name, Created: epoch, Heartbeat: n.heartbeat, Changed: n.changed,
 		Status: map[lifecycle.ConditionType]lifecycle.Status{
-			lifecycle.Ready: n.ready, lifecycle.MemoryPressure: n.pressure, lifecycle.DiskPressure: n.pressure, lifecycle.PIDPressure: n.pressure,
+			lifecycle.Ready: n.ready, lifecycle.MemoryPressure: n.pressure, lifecycle.DiskPressure: n.pressure,
+			lifecycle.PIDPressure: n.pressure,
 		},
 		Taints: slices.Clone(n.taints), Zone: n.zone, Allocatable: allocatable,
 	}
@@ -210,7 +212,9 @@ func (n *node) shown() lifecycle.Node {
 // mayCoast reports whether nothing happens to n until the horizon or its next change.
 func (n *node) mayCoast() bool {
 	unchanged := n.changes.IsZero() || n.changes > n.w.now
-	return !n.w.o.Exact && n.exists && n.busy == 0 && !n.isDue && unchanged && n.effect == (fault.Effect{Delay: n.effect.Delay}) && n.effect.Delay+latency < n.attemptMax && !n.w.apiDown && !n.differs()
+	return !n.w.o.Exact && n.exists && n.busy == 0 && !n.isDue && unchanged &&
+		n.effect == (fault.Effect{Delay: n.effect.Delay}) && n.effect.Delay+latency < n.attemptMax && !n.w.apiDown &&
+		!n.differs()
 }
 
 // coast simulates n's heartbeats up to the moment when something may happen. It modifies only n.

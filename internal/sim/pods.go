@@ -77,7 +77,8 @@ func (w *world) bind(p *pod, n *node) {
 }
 
 func (w *world) podChanged(p *pod) {
-	seen := lifecycle.Pod{ID: p.id, Namespace: "default", Name: string(p.id), Bound: p.bound, Ready: p.ready, Terminating: p.terminating, Tolerations: tolerations, Requests: podRequests}
+	seen := lifecycle.Pod{ID: p.id, Namespace: "default", Name: string(p.id), Bound: p.bound, Ready: p.ready,
+		Terminating: p.terminating, Tolerations: tolerations, Requests: podRequests}
 	if p.node != nil {
 		seen.Node = p.node.name
 	}
@@ -140,7 +141,8 @@ func (w *world) place(p *pod) {
 	for range placeTries {
 		p.tries++
 		n := w.nodes[fault.Chance(w.o.Seed+p.tries, string(p.id))%uint64(len(w.nodes))]
-		if n.ready != lifecycle.True || len(n.taints) > 0 || n.used.CPU+podRequests.CPU > allocatable.CPU || n.used.Pods >= allocatable.Pods {
+		if n.ready != lifecycle.True || len(n.taints) > 0 || n.used.CPU+podRequests.CPU > allocatable.CPU ||
+			n.used.Pods >= allocatable.Pods {
 			continue
 		}
 		w.bind(p, n)

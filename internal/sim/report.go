@@ -16,7 +16,8 @@ func Print(out io.Writer, o Options, results []Result) error {
 	if o.Exact {
 		mode = ", every heartbeat individually"
 	}
-	if _, err := fmt.Fprintf(out, "seed %d: %d nodes in %d zones, %d pods on each, %v, %d events%s\n\n", o.Seed, o.Nodes, o.Zones, o.PodsPerNode, o.For, len(o.Script), mode); err != nil {
+	if _, err := fmt.Fprintf(out, "seed %d: %d nodes in %d zones, %d pods on each, %v, %d events%s\n\n", o.Seed, o.Nodes,
+		o.Zones, o.PodsPerNode, o.For, len(o.Script), mode); err != nil {
 		return err
 	}
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -35,7 +36,8 @@ func Print(out io.Writer, o Options, results []Result) error {
 		for _, q := range []struct {
 			name string
 			of   func(Spread) float64
-		}{{"first", func(s Spread) float64 { return s.First }}, {"p50", func(s Spread) float64 { return s.P50 }}, {"p99", func(s Spread) float64 { return s.P99 }}, {"last", func(s Spread) float64 { return s.Last }}} {
+		}{{"first", func(s Spread) float64 { return s.First }}, {"p50", func(s Spread) float64 { return s.P50 }},
+			{"p99", func(s Spread) float64 { return s.P99 }}, {"last", func(s Spread) float64 { return s.Last }}} {
 			row(q.name, func(r Result) string {
 				if of(r).Count == 0 {
 					return "-"

@@ -77,8 +77,9 @@ func (w *world) countWrite() {
 
 func (w *world) result() Result {
 	r := Result{
-		Policy: w.policy.Name, Unknown: spreadOf(w.late), Wronged: w.wronged, Emptied: w.emptied, Evicted: w.evicted, EvictedWell: w.evictedWell,
-		Outage: spreadOf(w.outages), Requests: w.requests, BusiestSec: w.busiest,
+		Policy: w.policy.Name, Unknown: spreadOf(w.late), Wronged: w.wronged, Emptied: w.emptied, Evicted: w.evicted,
+		EvictedWell: w.evictedWell,
+		Outage:      spreadOf(w.outages), Requests: w.requests, BusiestSec: w.busiest,
 	}
 	for _, n := range w.nodes {
 		if n.ready == lifecycle.True {

@@ -48,7 +48,8 @@ func parseEvent(line string) (Event, error) {
 		case apiDown, apiUp, controllerRestart:
 			at, err := time.ParseDuration(words[1])
 			if err != nil || at < 0 || at > forMax {
-				return Event{}, fmt.Errorf("read event %q: at: %q: want a duration like 30s, 5m or 1h30m, at most a year", line, words[1])
+				return Event{}, fmt.Errorf("read event %q: at: %q: want a duration like 30s, 5m or 1h30m, at most a year", line,
+					words[1])
 			}
 			return Event{At: at, What: what}, nil
 		}

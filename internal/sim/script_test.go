@@ -14,7 +14,8 @@ func TestDay(t *testing.T) {
 	if err != nil || len(script) < 15 {
 		t.Fatalf("%d events, %v", len(script), err)
 	}
-	results, err := Run(Options{Nodes: 600, Zones: 10, PodsPerNode: 1, For: forMax / 365, Script: script, Policies: []Policy{Ours()}})
+	results, err := Run(Options{Nodes: 600, Zones: 10, PodsPerNode: 1, For: forMax / 365, Script: script,
+		Policies: []Policy{Ours()}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,8 @@ func newSender(now unit.Instant, p Policy) sender {
 	if p.QPS > 0 {
 		return sender{}
 	}
-	return sender{limiter: throttle.New(now, throttle.Options{InFlightMax: p.InFlight, Tolerance: throttle.ToleranceDefault})}
+	return sender{limiter: throttle.New(now, throttle.Options{InFlightMax: p.InFlight,
+		Tolerance: throttle.ToleranceDefault})}
 }
 
 // kind is the kind of an order, as in internal/lifecycle.

@@ -81,7 +81,8 @@ const (
 func Upstream() Policy {
 	h := lifecycle.Defaults()
 	h.ByRoom = false
-	return Policy{Name: "upstream", Health: h, Scan: upstreamScan, QPS: upstreamQPS, Burst: upstreamBurst, InFlight: upstreamInFlight}
+	return Policy{Name: "upstream", Health: h, Scan: upstreamScan, QPS: upstreamQPS, Burst: upstreamBurst,
+		InFlight: upstreamInFlight}
 }
 
 // Ours is plimsoll lifecycle with its defaults.

@@ -71,7 +71,8 @@ at 70m  return
 
 func play(t *testing.T, change func(*Options)) []Result {
 	t.Helper()
-	o := Options{Nodes: 120, Zones: 3, PodsPerNode: 3, For: 100 * time.Minute, Seed: 42, Policies: []Policy{Upstream(), Ours()}}
+	o := Options{Nodes: 120, Zones: 3, PodsPerNode: 3, For: 100 * time.Minute, Seed: 42, Policies: []Policy{Upstream(),
+		Ours()}}
 	var err error
 	if o.Script, err = ParseScript(troubles); err != nil {
 		t.Fatal(err)
@@ -134,7 +135,8 @@ func TestLoadOnTheServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	results, err := Run(Options{Nodes: 2000, Zones: 2, PodsPerNode: 1, For: 15 * time.Minute, Seed: 3, Script: script, Policies: []Policy{Upstream(), Ours()}})
+	results, err := Run(Options{Nodes: 2000, Zones: 2, PodsPerNode: 1, For: 15 * time.Minute, Seed: 3, Script: script,
+		Policies: []Policy{Upstream(), Ours()}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,6 +147,7 @@ func TestLoadOnTheServer(t *testing.T) {
 			ours.BusiestSec, bears, ours.Unknown.Count, ours.Unknown.Last, upstream.Unknown.Count, upstream.Unknown.Last)
 	}
 	if upstream.BusiestSec > int(upstreamQPS+upstreamBurst) {
-		t.Errorf("upstream's busiest second has %d requests: more than its limit of %d and a burst of %d", upstream.BusiestSec, int(upstreamQPS), int(upstreamBurst))
+		t.Errorf("upstream's busiest second has %d requests: more than its limit of %d and a burst of %d",
+			upstream.BusiestSec, int(upstreamQPS), int(upstreamBurst))
 	}
 }

@@ -57,9 +57,12 @@ type event struct {
 }
 
 func newWorld(o *Options, p Policy) *world {
-	w := &world{o: o, policy: p, now: start, end: start.Add(o.For), script: o.Script, byName: make(map[string]*node, o.Nodes), trace: fnv.New64a(),
-		events: heap.New(func(a, b *event) int { return inTurn(a.at, a.order, b.at, b.order) }, func(e *event) *int { return &e.place }),
-		wakes:  heap.New(func(a, b *node) int { return inTurn(a.wake, a.order, b.wake, b.order) }, func(n *node) *int { return &n.place }),
+	w := &world{o: o, policy: p, now: start, end: start.Add(o.For), script: o.Script, byName: make(map[string]*node,
+		o.Nodes), trace: fnv.New64a(),
+		events: heap.New(func(a, b *event) int { return inTurn(a.at, a.order, b.at, b.order) },
+			func(e *event) *int { return &e.place }),
+		wakes: heap.New(func(a, b *node) int { return inTurn(a.wake, a.order, b.wake, b.order) },
+			func(n *node) *int { return &n.place }),
 	}
 	w.setHorizon()
 	for i := range o.Nodes {

@@ -71,7 +71,8 @@ type FreeNode struct {
 // Admit lets a node with a configuration on a machine decide about pods, in their order, as the agent does: first about
 // the CPUs, memory and devices to assign, then about the sum of all requests. An error says why no node would start
 // with the configuration, or what is wrong with the pods.
-func Admit(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, name string, pods []*corev1.Pod) (*Admission, error) {
+func Admit(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, name string,
+	pods []*corev1.Pod) (*Admission, error) {
 	settings, err := kubeletconfig.Allocatable(c)
 	if err != nil {
 		return nil, err
@@ -165,7 +166,8 @@ func (n *node) admit(pod *corev1.Pod) AdmittedPod {
 }
 
 func (n *node) container(h numa.Assigned) AdmittedContainer {
-	out := AdmittedContainer{Name: h.Container, CPUs: h.CPUs.String(), Memory: []MemoryBlock{}, Devices: map[string][]string{}}
+	out := AdmittedContainer{Name: h.Container, CPUs: h.CPUs.String(), Memory: []MemoryBlock{},
+		Devices: map[string][]string{}}
 	for _, b := range h.Memory {
 		out.Memory = append(out.Memory, MemoryBlock{b.Nodes, numa.KindName(b.PageSize), int64(b.Bytes)})
 	}
@@ -249,7 +251,8 @@ func (a *Admission) Table() []byte {
 				admitted = ""
 				nodes = ""
 			}
-			t.line(p.Pod, p.QoSClass, admitted, nodes, c.Name, orElse(c.CPUs, "shared"), orElse(c.blocks(), "-"), orElse(c.devices(), "-"))
+			t.line(p.Pod, p.QoSClass, admitted, nodes, c.Name, orElse(c.CPUs, "shared"), orElse(c.blocks(), "-"),
+				orElse(c.devices(), "-"))
 		}
 	}
 	t.text()

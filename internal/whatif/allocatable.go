@@ -23,9 +23,10 @@ type Allocatable struct {
 	Capacity    map[string]string `json:"capacity"`
 	Allocatable map[string]string `json:"allocatable"`
 	Breakdown   []Subtraction     `json:"breakdown"`
-	Enforced    *Enforced         `json:"enforced,omitempty"`         // for all pods together; absent with cgroupsPerQOS: false
-	Reserved    []ReservedGroup   `json:"enforcedReserved,omitempty"` // cgroups whose reservations are enforced
-	Warnings    []string          `json:"warnings"`                   // settings whose effect may surprise; never null
+	// for all pods together; absent with cgroupsPerQOS: false
+	Enforced *Enforced       `json:"enforced,omitempty"`
+	Reserved []ReservedGroup `json:"enforcedReserved,omitempty"` // cgroups whose reservations are enforced
+	Warnings []string        `json:"warnings"`                   // settings whose effect may surprise; never null
 }
 
 // Subtraction is the row of one resource: capacity minus everything else is allocatable, or 0. Quantities of 0 are "0".
@@ -160,7 +161,8 @@ func subtraction(resource string, k kind, t terms) Subtraction {
 // enforce sets the limits that the kernel enforces.
 func (a *Allocatable) enforce(resources allocatable.Resources, c *kubeletconfigv1beta1.KubeletConfiguration) {
 	if !*c.CgroupsPerQOS {
-		a.Warnings = append(a.Warnings, "cgroupsPerQOS is false: the kernel enforces no limits on all pods together, whatever enforceNodeAllocatable says")
+		a.Warnings = append(a.Warnings,
+			"cgroupsPerQOS is false: the kernel enforces no limits on all pods together, whatever enforceNodeAllocatable says")
 		return
 	}
 	pods := enforced(resources.Enforced())
@@ -170,7 +172,8 @@ func (a *Allocatable) enforce(resources allocatable.Resources, c *kubeletconfigv
 		group := ReservedGroup{r.Group, r.Cgroup, enforced(resources.EnforcedOn(r.Group, r.Compressible, protect))}
 		a.Reserved = append(a.Reserved, group)
 		if group.Memory != "" {
-			a.Warnings = append(a.Warnings, fmt.Sprintf("enforceNodeAllocatable %s: the reserved %s of memory are the limit of %s: a process there that needs more is OOM-killed", r.Group, group.Memory, r.Cgroup))
+			a.Warnings = append(a.Warnings,
+				fmt.Sprintf("enforceNodeAllocatable %s: the reserved %s of memory are the limit of %s: a process there that needs more is OOM-killed", r.Group, group.Memory, r.Cgroup))
 		}
 	}
 }

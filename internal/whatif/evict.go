@@ -106,7 +106,8 @@ func ParseSummary(data []byte) (*statsapi.Summary, error) {
 		return nil, fmt.Errorf("want the JSON that a kubelet serves under /stats/summary: %w", err)
 	}
 	if s.Node.Memory == nil && s.Node.Fs == nil && len(s.Pods) == 0 {
-		return nil, errors.New("want the JSON that a kubelet serves under /stats/summary: there is neither node.memory nor node.fs nor a pod in it")
+		return nil,
+			errors.New("want the JSON that a kubelet serves under /stats/summary: there is neither node.memory nor node.fs nor a pod in it")
 	}
 	return s, nil
 }
@@ -124,13 +125,16 @@ func Evict(c *kubeletconfigv1beta1.KubeletConfiguration, u Usage, objects []runt
 		return nil, err
 	}
 	out := &Shedding{
-		Signals: []Signal{}, ThresholdsMet: []ThresholdMet{}, Conditions: []string{}, Removals: []Removal{}, Ranking: []RankedPod{}, Victims: []string{},
+		Signals: []Signal{}, ThresholdsMet: []ThresholdMet{}, Conditions: []string{}, Removals: []Removal{},
+		Ranking: []RankedPod{}, Victims: []string{},
 		Evictions: []Evicted{}, Warnings: append([]string{}, skipped...),
 	}
 	facts := eviction.Facts{Signals: summarySignals(u), Disks: disksOf(u.Summary), Pods: out.match(u.Summary, pods)}
 	for _, t := range config.Thresholds {
-		if _, known := facts.Signals[t.Signal]; !known && t.Signal != allocatable.AllocatableMemory { // users do not configure that threshold
-			out.warn("%s: has a threshold, but the summary does not have the available amount: the threshold is ignored", t.Signal)
+		// users do not configure that threshold
+		if _, known := facts.Signals[t.Signal]; !known && t.Signal != allocatable.AllocatableMemory {
+			out.warn("%s: has a threshold, but the summary does not have the available amount: the threshold is ignored",
+				t.Signal)
 		}
 	}
 	last := out.play(config, u.For, facts)
@@ -149,7 +153,8 @@ func podsWithPriority(objects []runtime.Object) (pods []*corev1.Pod, skipped []s
 		case *corev1.Pod:
 			pods = append(pods, o.DeepCopy())
 		default:
-			skipped = append(skipped, o.GetObjectKind().GroupVersionKind().Kind+": is neither a pod nor a priority class: left out")
+			skipped = append(skipped, o.GetObjectKind().GroupVersionKind().Kind+
+				": is neither a pod nor a priority class: left out")
 		}
 	}
 	var problems []error
@@ -211,7 +216,8 @@ func (e *Shedding) play(config eviction.Config, held time.Duration, facts evicti
 func (e *Shedding) setSignals(facts eviction.Facts, d eviction.Decision) {
 	for _, signal := range allocatable.Signals() {
 		if o, ok := facts.Signals[signal]; ok {
-			e.Signals = append(e.Signals, Signal{string(signal), signalQuantity(signal, o.Available), signalQuantity(signal, o.Capacity)})
+			e.Signals = append(e.Signals, Signal{string(signal), signalQuantity(signal, o.Available), signalQuantity(signal,
+				o.Capacity)})
 		}
 	}
 	for _, m := range d.Met {
@@ -240,7 +246,8 @@ func (e *Shedding) rank(config eviction.Config, facts eviction.Facts, d eviction
 	}
 	for _, r := range eviction.Rank(e.rankedFor, facts.Pods, config.Memory, facts.Disks) {
 		e.Ranking = append(e.Ranking, RankedPod{
-			Pod: r.Namespace + "/" + r.Name, Usage: signalQuantity(e.rankedFor, r.Usage), Request: signalQuantity(e.rankedFor, r.Request),
+			Pod: r.Namespace + "/" + r.Name, Usage: signalQuantity(e.rankedFor, r.Usage), Request: signalQuantity(e.rankedFor,
+				r.Request),
 			Priority: r.Priority, Reason: r.Reason(),
 		})
 	}

@@ -22,8 +22,10 @@ kind: Pod
 metadata: {name: b, namespace: kube-system}
 spec: {priority: 2000000000, containers: [{name: c, image: x}]}
 `
-	cost.Attack(f, []byte(`{"node":{"memory":{"availableBytes":1,"workingSetBytes":18446744073709551615}},"pods":[{"podRef":{"uid":"u"},"memory":{"workingSetBytes":5},"volume":[{"name":"v","usedBytes":9999999}]}]}`))
-	cost.Attack(f, []byte(`{"node":{"fs":{"availableBytes":0,"capacityBytes":100,"inodes":0,"inodesFree":0},"runtime":{"imageFs":{}}},"pods":[{"podRef":{"name":"b","namespace":"kube-system"},"containers":[{"name":"c","rootfs":{"usedBytes":7}}]}]}`))
+	cost.Attack(f,
+		[]byte(`{"node":{"memory":{"availableBytes":1,"workingSetBytes":18446744073709551615}},"pods":[{"podRef":{"uid":"u"},"memory":{"workingSetBytes":5},"volume":[{"name":"v","usedBytes":9999999}]}]}`))
+	cost.Attack(f,
+		[]byte(`{"node":{"fs":{"availableBytes":0,"capacityBytes":100,"inodes":0,"inodesFree":0},"runtime":{"imageFs":{}}},"pods":[{"podRef":{"name":"b","namespace":"kube-system"},"containers":[{"name":"c","rootfs":{"usedBytes":7}}]}]}`))
 	cost.Attack(f, []byte(`{"node":{"rlimit":{"maxpid":-1,"curproc":9223372036854775807}},"pods":[{}]}`))
 	objects, err := manifests.Parse([]byte(pods))
 	if err != nil {

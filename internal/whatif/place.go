@@ -75,7 +75,8 @@ type scene struct {
 func Place(c *schedulerconfig.Config, objects []runtime.Object) (out *Placement, warnings []string, err error) {
 	s := &scene{
 		placer: scheduler.New(scheduler.Options{Profiles: c.Profiles}), profiles: c.Profiles,
-		names: map[string]bool{}, classes: map[string]*schedulingv1.PriorityClass{}, nodes: map[string]bool{}, uids: map[types.UID]bool{},
+		names: map[string]bool{}, classes: map[string]*schedulingv1.PriorityClass{}, nodes: map[string]bool{},
+		uids: map[types.UID]bool{},
 	}
 	for i, o := range objects {
 		s.addObject(i, o)
@@ -156,7 +157,8 @@ func (s *scene) addObject(i int, o runtime.Object) {
 		}
 		g, ok := translate.SchedulerGroup(o)
 		if !ok {
-			s.warnings = append(s.warnings, fmt.Sprintf("object %d: %s: has no effect on the placement of pods: left out", i+1, o.GetObjectKind().GroupVersionKind().Kind))
+			s.warnings = append(s.warnings, fmt.Sprintf("object %d: %s: has no effect on the placement of pods: left out", i+1,
+				o.GetObjectKind().GroupVersionKind().Kind))
 			return
 		}
 		g.Namespace = orElse(g.Namespace, corev1.NamespaceDefault)
@@ -189,11 +191,13 @@ func (s *scene) addPod(i int, pod *corev1.Pod) {
 	switch {
 	case pod.Spec.NodeName != "":
 		if !s.nodes[pod.Spec.NodeName] {
-			s.warnings = append(s.warnings, fmt.Sprintf("pod %s: spec.nodeName: %q: no such node in the files", name, pod.Spec.NodeName))
+			s.warnings = append(s.warnings, fmt.Sprintf("pod %s: spec.nodeName: %q: no such node in the files", name,
+				pod.Spec.NodeName))
 		}
 		s.bound = append(s.bound, pod)
 	case !slices.ContainsFunc(s.profiles, func(p scheduler.Profile) bool { return p.Name == pod.Spec.SchedulerName }):
-		s.warnings = append(s.warnings, fmt.Sprintf("pod %s: spec.schedulerName: %q: no profile of that name: left out", name, pod.Spec.SchedulerName))
+		s.warnings = append(s.warnings, fmt.Sprintf("pod %s: spec.schedulerName: %q: no profile of that name: left out", name,
+			pod.Spec.SchedulerName))
 		return
 	}
 	s.placer.PodSeen(unit.Instant(i+1), translate.SchedulerPod(pod))
@@ -220,7 +224,8 @@ func prioritize(pod *corev1.Pod, classes map[string]*schedulingv1.PriorityClass)
 	} else if system, ok := translate.SystemPriorities[pod.Spec.PriorityClassName]; ok && class == nil {
 		priority = system
 	} else if class == nil {
-		return fmt.Errorf("spec.priorityClassName: %q: no such class in the files: add its manifest, or set spec.priority", pod.Spec.PriorityClassName)
+		return fmt.Errorf("spec.priorityClassName: %q: no such class in the files: add its manifest, or set spec.priority",
+			pod.Spec.PriorityClassName)
 	}
 	if class != nil {
 		priority = class.Value
@@ -294,7 +299,8 @@ func (s *scene) place() *Placement {
 	for _, pod := range s.pods {
 		if len(pod.Spec.SchedulingGates) > 0 && pod.Spec.NodeName == "" {
 			out.Unschedulable = append(out.Unschedulable, UnplacedPod{
-				Pod: pod.Namespace + "/" + pod.Name, Summary: "Scheduling is blocked due to non-empty scheduling gates", Nodes: map[string][]string{},
+				Pod: pod.Namespace + "/" + pod.Name, Summary: "Scheduling is blocked due to non-empty scheduling gates",
+				Nodes: map[string][]string{},
 			})
 		}
 	}

@@ -87,7 +87,9 @@ func (s *scene) makeClaims(pod *corev1.Pod) {
 		}
 		c := translate.EphemeralClaim(pod, v)
 		if id := c.Namespace + "/" + c.Name; s.names["persistent volume claim"+id] {
-			s.warnings = append(s.warnings, fmt.Sprintf("pod %s/%s: volume %s: its claim %s is in the files: it is assumed to belong to the pod", pod.Namespace, pod.Name, v.Name, id))
+			s.warnings = append(s.warnings,
+				fmt.Sprintf("pod %s/%s: volume %s: its claim %s is in the files: it is assumed to belong to the pod", pod.Namespace,
+					pod.Name, v.Name, id))
 			for _, known := range s.claims {
 				if known.Namespace == c.Namespace && known.Name == c.Name {
 					known.OwnerReferences = c.OwnerReferences

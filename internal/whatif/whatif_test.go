@@ -29,7 +29,8 @@ func TestQuestions(t *testing.T) {
 			switch d.Cmd {
 			case "machine":
 				var err error
-				if machine, err = machinefile.Decode([]byte("apiVersion: plimsoll.dev/v1alpha1\nkind: Machine\n" + d.Input)); err != nil {
+				if machine, err = machinefile.Decode([]byte("apiVersion: plimsoll.dev/v1alpha1\nkind: Machine\n" +
+					d.Input)); err != nil {
 					d.Fatalf(t, "%v", err)
 				}
 				return ""
@@ -39,7 +40,8 @@ func TestQuestions(t *testing.T) {
 			case "place":
 				return placeText(t, d)
 			}
-			c, _, err := kubeletconfig.Parse([]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+config), "/")
+			c, _, err := kubeletconfig.Parse([]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+
+				config), "/")
 			if err != nil {
 				return "error: " + err.Error() + "\n"
 			}
@@ -142,7 +144,8 @@ func podsOf(t *testing.T, d *datadriven.TestData) []*corev1.Pod {
 			continue
 		}
 		limits := strings.ReplaceAll(strings.Join(f[1:], ", "), "=", ": ")
-		fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec: {containers: [{name: app, image: x, resources: {limits: {%s}}}]}\n", f[0], limits)
+		fmt.Fprintf(&text,
+			"---\napiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec: {containers: [{name: app, image: x, resources: {limits: {%s}}}]}\n", f[0], limits)
 	}
 	objects, err := manifests.Parse([]byte(text.String()))
 	if err != nil {

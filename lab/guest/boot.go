@@ -245,7 +245,8 @@ func assembleRoot() error {
 		list = append(list, mounting{source: dev, target: newRoot + "/var/lib/containerd", kind: "ext4", options: writable})
 	}
 	if dev, ok := disk[wire.DiskCargo]; ok {
-		list = append(list, mounting{source: dev, target: newRoot + wire.CargoDir, kind: "ext4", flags: unix.MS_RDONLY, options: "noload"})
+		list = append(list, mounting{source: dev, target: newRoot + wire.CargoDir, kind: "ext4", flags: unix.MS_RDONLY,
+			options: "noload"})
 	}
 	if err := mountAll(list); err != nil {
 		return err

@@ -96,7 +96,8 @@ type rtentry struct {
 
 func addDefaultRoute(socket int, gateway [4]byte) error {
 	zero := unix.RawSockaddrInet4{Family: unix.AF_INET}
-	route := rtentry{dst: zero, netmask: zero, gateway: unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: gateway}, flags: unix.RTF_UP | unix.RTF_GATEWAY}
+	route := rtentry{dst: zero, netmask: zero, gateway: unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: gateway},
+		flags: unix.RTF_UP | unix.RTF_GATEWAY}
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(socket), unix.SIOCADDRT, uintptr(unsafe.Pointer(&route)))
 	runtime.KeepAlive(&route)
 	if errno != 0 {

@@ -67,7 +67,8 @@ func Under(t testing.TB, b Budget, length int, run func()) {
 			return
 		}
 	}
-	t.Errorf("an input of %d bytes cost %d bytes of memory and %v of CPU: the budget is %d bytes and %v", length, bytes, took, bytesMax, timeMax)
+	t.Errorf("an input of %d bytes cost %d bytes of memory and %v of CPU: the budget is %d bytes and %v", length, bytes,
+		took, bytesMax, timeMax)
 }
 
 func (b Budget) orUsual() Budget {
@@ -203,7 +204,8 @@ func closing(seed string, start int) int {
 
 // whole is the budget of everything that a fuzz target does with one input: it reads, often several times, and compares
 // the results.
-var whole = Budget{Bytes: 8 << 20, BytesPerByte: 16 << 10, CPU: 100 * time.Millisecond, CPUPerByte: 5 * time.Microsecond}
+var whole = Budget{Bytes: 8 << 20, BytesPerByte: 16 << 10, CPU: 100 * time.Millisecond,
+	CPUPerByte: 5 * time.Microsecond}
 
 // Spend applies a budget for an input of length bytes to the rest of the calling function: defer cost.Spend(t,
 // len(text))(). It measures one run, and a fuzz target's own comparisons count too, so its budget is larger than
@@ -227,7 +229,8 @@ func Spend(t testing.TB, length int) func() {
 			bytesMax *= 4
 		}
 		if bytes > bytesMax || took > timeMax {
-			t.Errorf("an input of %d bytes cost %d bytes of memory and %v of CPU: the budget is %d bytes and %v", length, bytes, took, bytesMax, timeMax)
+			t.Errorf("an input of %d bytes cost %d bytes of memory and %v of CPU: the budget is %d bytes and %v", length, bytes,
+				took, bytesMax, timeMax)
 		}
 	}
 }

@@ -113,7 +113,8 @@ func (d *Driver) say() Answers {
 }
 
 // fail fails or delays a call, if the Answers say so.
-func (d *Driver) fail(ctx context.Context, request any, call *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+func (d *Driver) fail(ctx context.Context, request any, call *grpc.UnaryServerInfo,
+	handle grpc.UnaryHandler) (any, error) {
 	name := path.Base(call.FullMethod)
 	d.mu.Lock()
 	d.called[name]++
@@ -143,7 +144,8 @@ func (d *Driver) GetInfo(context.Context, *registerapi.InfoRequest) (*registerap
 }
 
 // NotifyRegistrationStatus implements the registration API.
-func (d *Driver) NotifyRegistrationStatus(_ context.Context, s *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
+func (d *Driver) NotifyRegistrationStatus(_ context.Context,
+	s *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
 	told := s.GetError()
 	if !s.GetPluginRegistered() && told == "" {
 		told = "no reason was given"
@@ -171,7 +173,8 @@ func (d *Driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.Nod
 }
 
 // NodeGetCapabilities implements CSI.
-func (d *Driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+func (d *Driver) NodeGetCapabilities(context.Context,
+	*csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	out := &csi.NodeGetCapabilitiesResponse{}
 	for _, c := range d.say().Capabilities {
 		out.Capabilities = append(out.Capabilities, &csi.NodeServiceCapability{

@@ -144,7 +144,8 @@ func (p *Plugin) round(ctx context.Context) error {
 			return nil
 		case e := <-watcher.Events:
 			made = made || e.Name == socket && e.Has(fsnotify.Create) // earlier events are of our own removal
-			if e.Name == filepath.Join(p.c.Dir, "kubelet.sock") && e.Has(fsnotify.Create) || made && e.Name == socket && e.Has(fsnotify.Remove) {
+			if e.Name == filepath.Join(p.c.Dir, "kubelet.sock") && e.Has(fsnotify.Create) ||
+				made && e.Name == socket && e.Has(fsnotify.Remove) {
 				p.c.Log("registering again: %v", e)
 				return nil
 			}
@@ -158,18 +159,21 @@ func (p *Plugin) Register(ctx context.Context) error { return p.register(ctx) }
 func (p *Plugin) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	conn, err := grpc.NewClient("unix://"+filepath.Join(p.c.Dir, "kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+filepath.Join(p.c.Dir, "kubelet.sock"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	_, err = pluginapi.NewRegistrationClient(conn).Register(ctx, &pluginapi.RegisterRequest{Version: p.c.Version, Endpoint: p.c.Endpoint, ResourceName: p.c.Resource})
+	_, err = pluginapi.NewRegistrationClient(conn).Register(ctx, &pluginapi.RegisterRequest{Version: p.c.Version,
+		Endpoint: p.c.Endpoint, ResourceName: p.c.Resource})
 	return err
 }
 
 // GetDevicePluginOptions implements the API.
 func (p *Plugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
-	return &pluginapi.DevicePluginOptions{PreStartRequired: p.c.PreStart, GetPreferredAllocationAvailable: p.c.Prefer != nil}, p.c.Fail("options")
+	return &pluginapi.DevicePluginOptions{PreStartRequired: p.c.PreStart,
+		GetPreferredAllocationAvailable: p.c.Prefer != nil}, p.c.Fail("options")
 }
 
 // ListAndWatch implements the API.
@@ -204,7 +208,8 @@ func (p *Plugin) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugin_
 }
 
 // GetPreferredAllocation implements the API.
-func (p *Plugin) GetPreferredAllocation(_ context.Context, r *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
+func (p *Plugin) GetPreferredAllocation(_ context.Context,
+	r *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
 	out := &pluginapi.PreferredAllocationResponse{}
 	for _, c := range r.ContainerRequests {
 		ids := slices.Clone(c.MustIncludeDeviceIDs)
@@ -214,7 +219,8 @@ func (p *Plugin) GetPreferredAllocation(_ context.Context, r *pluginapi.Preferre
 			}
 		}
 		p.c.Log("preferred %v", ids)
-		out.ContainerResponses = append(out.ContainerResponses, &pluginapi.ContainerPreferredAllocationResponse{DeviceIDs: ids})
+		out.ContainerResponses = append(out.ContainerResponses,
+			&pluginapi.ContainerPreferredAllocationResponse{DeviceIDs: ids})
 	}
 	return out, p.c.Fail("preferred")
 }
@@ -233,7 +239,8 @@ func (p *Plugin) Allocate(_ context.Context, r *pluginapi.AllocateRequest) (*plu
 		}
 		for _, id := range ids {
 			if p.c.Nodes {
-				needs.Devices = append(needs.Devices, &pluginapi.DeviceSpec{ContainerPath: "/dev/" + id, HostPath: "/dev/null", Permissions: "rw"})
+				needs.Devices = append(needs.Devices, &pluginapi.DeviceSpec{ContainerPath: "/dev/" + id, HostPath: "/dev/null",
+					Permissions: "rw"})
 			}
 			if p.c.CDI != "" {
 				needs.CdiDevices = append(needs.CdiDevices, &pluginapi.CDIDevice{Name: p.c.CDI + "=" + id})
@@ -246,7 +253,8 @@ func (p *Plugin) Allocate(_ context.Context, r *pluginapi.AllocateRequest) (*plu
 }
 
 // PreStartContainer implements the API.
-func (p *Plugin) PreStartContainer(_ context.Context, r *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
+func (p *Plugin) PreStartContainer(_ context.Context,
+	r *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
 	p.c.Log("prestart %v", slices.Sorted(slices.Values(r.DevicesIds)))
 	return &pluginapi.PreStartContainerResponse{}, p.c.Fail("prestart")
 }

@@ -38,7 +38,8 @@ Cut a file.
 }
 
 func TestReplaceKeepsTheRestOfThePage(t *testing.T) {
-	const begin, end = "<!-- Flags of tool: written by \"make docs\" from the program. -->\n", "<!-- End of the flags of tool. -->\n"
+	const begin, end = "<!-- Flags of tool: written by \"make docs\" from the program. -->\n",
+		"<!-- End of the flags of tool. -->\n"
 	got, err := replace("before\n"+begin+"old\n"+end+"after\n", "tool", "new\n")
 	if want := "before\n" + begin + "new\n" + end + "after\n"; err != nil || got != want {
 		t.Errorf("got %q, %v, want %q", got, err, want)

@@ -35,7 +35,8 @@ func Find(count int) ([]int, error) {
 	var ports []int
 	for tries := 0; len(ports) < count; tries++ {
 		if tries == end-first {
-			return nil, fmt.Errorf("find a free TCP port: tried %d random ports from %d to %d: all are in use", tries, first, end-1)
+			return nil, fmt.Errorf("find a free TCP port: tried %d random ports from %d to %d: all are in use", tries, first,
+				end-1)
 		}
 		port := first + rand.IntN(end-first)
 		l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))

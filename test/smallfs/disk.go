@@ -77,7 +77,8 @@ func newAt(dir, path string, size unit.Bytes, mkfs []string) (*Disk, error) {
 		err = errors.Join(file.Truncate(int64(size)), file.Close())
 	}
 	if err == nil {
-		err = execute("mkfs.ext4", append(append([]string{"-q", "-F", "-m", "0", "-E", "lazy_itable_init=1"}, mkfs...), d.file)...)
+		err = execute("mkfs.ext4", append(append([]string{"-q", "-F", "-m", "0", "-E", "lazy_itable_init=1"}, mkfs...),
+			d.file)...)
 	}
 	if err == nil {
 		err = execute("mount", "-o", mountOptions, d.file, dir)

@@ -37,15 +37,23 @@ func TestAllocationIsRecovered(t *testing.T) {
 		complete bool
 	}{
 		{"a new pod", requirements("cpu=1", "cpu=2"), nil, requirements("cpu=1", "cpu=2"), true},
-		{"an agent that reported no resources", requirements("cpu=1", ""), []corev1.ContainerStatus{{Name: "c"}}, requirements("cpu=1", ""), true},
-		{"nothing is pending", requirements("cpu=1", "cpu=2"), []corev1.ContainerStatus{statusOf("c", "cpu=1", "cpu=1", "cpu=2")}, requirements("cpu=1", "cpu=2"), true},
-		{"only a limit changed, which needs no room", requirements("cpu=1", "cpu=3"), []corev1.ContainerStatus{statusOf("c", "cpu=1", "cpu=1", "cpu=2")}, requirements("cpu=1", "cpu=3"), true},
-		{"a resize waits", requirements("cpu=5", "cpu=6"), []corev1.ContainerStatus{statusOf("c", "cpu=1", "cpu=1", "cpu=2")}, requirements("cpu=1", "cpu=2"), false},
-		{"a request is new", requirements("cpu=5 memory=1Gi", ""), []corev1.ContainerStatus{statusOf("c", "cpu=5", "cpu=5", "")}, requirements("cpu=5", ""), false},
-		{"the first request of all", requirements("cpu=5", ""), []corev1.ContainerStatus{statusOf("c", "", "", "")}, requirements("", ""), false},
-		{"allocated and not written, and the next one waits", requirements("cpu=5", "cpu=6"), []corev1.ContainerStatus{statusOf("c", "cpu=3", "cpu=1", "cpu=2")}, requirements("cpu=3", "cpu=3"), false},
+		{"an agent that reported no resources", requirements("cpu=1", ""), []corev1.ContainerStatus{{Name: "c"}},
+			requirements("cpu=1", ""), true},
+		{"nothing is pending", requirements("cpu=1", "cpu=2"), []corev1.ContainerStatus{statusOf("c", "cpu=1", "cpu=1",
+			"cpu=2")}, requirements("cpu=1", "cpu=2"), true},
+		{"only a limit changed, which needs no room", requirements("cpu=1", "cpu=3"),
+			[]corev1.ContainerStatus{statusOf("c", "cpu=1", "cpu=1", "cpu=2")}, requirements("cpu=1", "cpu=3"), true},
+		{"a resize waits", requirements("cpu=5", "cpu=6"), []corev1.ContainerStatus{statusOf("c", "cpu=1", "cpu=1", "cpu=2")},
+			requirements("cpu=1", "cpu=2"), false},
+		{"a request is new", requirements("cpu=5 memory=1Gi", ""), []corev1.ContainerStatus{statusOf("c", "cpu=5", "cpu=5",
+			"")}, requirements("cpu=5", ""), false},
+		{"the first request of all", requirements("cpu=5", ""), []corev1.ContainerStatus{statusOf("c", "", "", "")},
+			requirements("", ""), false},
+		{"allocated and not written, and the next one waits", requirements("cpu=5", "cpu=6"),
+			[]corev1.ContainerStatus{statusOf("c", "cpu=3", "cpu=1", "cpu=2")}, requirements("cpu=3", "cpu=3"), false},
 	} {
-		pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: c.asked}}}, Status: corev1.PodStatus{ContainerStatuses: c.status}}
+		pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: c.asked}}},
+			Status: corev1.PodStatus{ContainerStatuses: c.status}}
 		got := reported(pod)
 		if !Same(got.containers["c"], c.want) {
 			t.Errorf("%s: %+v, want %+v", c.name, got.containers["c"], c.want)
@@ -53,8 +61,10 @@ func TestAllocationIsRecovered(t *testing.T) {
 		if got.Meets(pod) != c.complete {
 			t.Errorf("%s: meets is %v", c.name, !c.complete)
 		}
-		if in := got.In(pod); !Same(in.Spec.Containers[0].Resources, c.want) || !Same(pod.Spec.Containers[0].Resources, c.asked) {
-			t.Errorf("%s: the pod with it has %+v, the pod %+v", c.name, in.Spec.Containers[0].Resources, pod.Spec.Containers[0].Resources)
+		if in := got.In(pod); !Same(in.Spec.Containers[0].Resources, c.want) ||
+			!Same(pod.Spec.Containers[0].Resources, c.asked) {
+			t.Errorf("%s: the pod with it has %+v, the pod %+v", c.name, in.Spec.Containers[0].Resources,
+				pod.Spec.Containers[0].Resources)
 		}
 	}
 }
@@ -62,8 +72,9 @@ func TestAllocationIsRecovered(t *testing.T) {
 func TestAllocationOfPodLevel(t *testing.T) {
 	asked, has := requirements("cpu=4", "cpu=4 memory=2Gi"), requirements("cpu=1100m", "cpu=2100m memory=1Gi")
 	pod := &corev1.Pod{
-		Spec:   corev1.PodSpec{Resources: &asked, Overhead: amounts("cpu=100m"), Containers: []corev1.Container{{Name: "c"}}},
-		Status: corev1.PodStatus{Resources: &has, AllocatedResources: amounts("cpu=1100m"), ContainerStatuses: []corev1.ContainerStatus{statusOf("c", "", "", "")}},
+		Spec: corev1.PodSpec{Resources: &asked, Overhead: amounts("cpu=100m"), Containers: []corev1.Container{{Name: "c"}}},
+		Status: corev1.PodStatus{Resources: &has, AllocatedResources: amounts("cpu=1100m"),
+			ContainerStatuses: []corev1.ContainerStatus{statusOf("c", "", "", "")}},
 	}
 	a := reported(pod)
 	if want := requirements("cpu=1", "cpu=2 memory=1Gi"); !Same(*a.level, want) || a.Meets(pod) {

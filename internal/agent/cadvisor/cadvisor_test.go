@@ -39,9 +39,11 @@ func group(files map[string]string, name, processes, quota string) {
 	for file, text := range map[string]string{
 		"cgroup.procs": processes, "cgroup.events": "populated 1\n",
 		"cpu.stat":   "usage_usec 1500000\nuser_usec 1000000\nsystem_usec 500000\nnr_periods 10\nnr_throttled 2\nthrottled_usec 2500\n",
-		"cpu.weight": "59\n", "cpu.max": quota + " 100000\n", "cpu.pressure": "some avg10=0 avg60=0 avg300=0 total=11\nfull avg10=0 avg60=0 avg300=0 total=7\n",
-		"memory.current": "1000\n", "memory.max": "max\n", "memory.stat": "anon 300\nfile 500\ninactive_file 200\npgfault 77\npgmajfault 3\n",
-		"io.stat": "8:1 rbytes=4096 wbytes=8192 rios=1 wios=2\n", "pids.current": "4\n", "pids.max": "max\n",
+		"cpu.weight": "59\n", "cpu.max": quota +
+			" 100000\n", "cpu.pressure": "some avg10=0 avg60=0 avg300=0 total=11\nfull avg10=0 avg60=0 avg300=0 total=7\n",
+		"memory.current": "1000\n", "memory.max": "max\n",
+		"memory.stat": "anon 300\nfile 500\ninactive_file 200\npgfault 77\npgmajfault 3\n",
+		"io.stat":     "8:1 rbytes=4096 wbytes=8192 rios=1 wios=2\n", "pids.current": "4\n", "pids.max": "max\n",
 	} {
 		files[filepath.Join("cgroup", name, file)] = text
 	}
@@ -59,10 +61,12 @@ func testCollector(t *testing.T, change func(*Options)) *Collector {
 	t.Helper()
 	dir := t.TempDir()
 	files := map[string]string{
-		"cgroup/cgroup.controllers": "cpu io memory pids\n", "cgroup/cgroup.procs": "1\n", "cgroup/cpu.stat": "usage_usec 9000000\n",
-		"proc/meminfo":   "MemTotal: 1000 kB\nMemFree: 400 kB\nInactive(file): 100 kB\nAnonPages: 50 kB\nSwapTotal: 10 kB\nSwapFree: 4 kB\n",
-		"proc/stat":      "cpu 1 2 3\nbtime 1000000000\n",
-		"proc/1/net/dev": netDev, "proc/40/net/dev": netDev, "proc/diskstats": diskstats, "proc/40/limits": limits, "proc/41/limits": limits,
+		"cgroup/cgroup.controllers": "cpu io memory pids\n", "cgroup/cgroup.procs": "1\n",
+		"cgroup/cpu.stat": "usage_usec 9000000\n",
+		"proc/meminfo":    "MemTotal: 1000 kB\nMemFree: 400 kB\nInactive(file): 100 kB\nAnonPages: 50 kB\nSwapTotal: 10 kB\nSwapFree: 4 kB\n",
+		"proc/stat":       "cpu 1 2 3\nbtime 1000000000\n",
+		"proc/1/net/dev":  netDev, "proc/40/net/dev": netDev, "proc/diskstats": diskstats, "proc/40/limits": limits,
+		"proc/41/limits": limits,
 	}
 	group(files, "kubepods", "", "max")
 	group(files, "kubepods/podu", "", "max")
@@ -70,7 +74,8 @@ func testCollector(t *testing.T, change func(*Options)) *Collector {
 	group(files, "kubepods/podu/c1", "41\n", "50000")
 	fill(t, dir, files)
 	fds := filepath.Join(dir, "proc/41/fd")
-	if err := errors.Join(os.MkdirAll(fds, 0o755), os.Symlink("socket:[7]", fds+"/0"), os.Symlink("/dev/null", fds+"/1")); err != nil {
+	if err := errors.Join(os.MkdirAll(fds, 0o755), os.Symlink("socket:[7]", fds+"/0"), os.Symlink("/dev/null",
+		fds+"/1")); err != nil {
 		t.Fatal(err)
 	}
 	tree, err := cgroup.Open(filepath.Join(dir, "cgroup"))
@@ -171,7 +176,8 @@ func TestRows(t *testing.T) {
 		`container_memory_failures_total{` + containerRow + `,failure_type="pgmajfault",scope="hierarchy"} 3`,
 		`container_fs_reads_bytes_total{` + containerRow + `,device="/dev/sda1"} 4096`,
 		`container_fs_writes_total{` + containerRow + `,device="/dev/sda1"} 2`,
-		`container_blkio_device_usage_total{` + containerRow + `,device="/dev/sda1",major="8",minor="1",operation="Write"} 8192`,
+		`container_blkio_device_usage_total{` + containerRow +
+			`,device="/dev/sda1",major="8",minor="1",operation="Write"} 8192`,
 		`container_file_descriptors{` + containerRow + `} 2`,
 		`container_sockets{` + containerRow + `} 1`,
 		`container_ulimits_soft{` + containerRow + `,ulimit="max_open_files"} 1024`,
@@ -348,7 +354,8 @@ func BenchmarkWrite(b *testing.B) {
 		pod := stats.Pod{
 			Ref: statsapi.PodReference{Name: fmt.Sprintf("deployment-5d4f8c7b9d-%05d", i), Namespace: "default"}, Group: group,
 			SandboxID: strings.Repeat("0", 64), SandboxGroup: group + "/s",
-			Containers: []stats.Container{{Name: "app", ID: strings.Repeat("1", 64), Image: "registry.example/app:v1", Group: group + "/c"}},
+			Containers: []stats.Container{{Name: "app", ID: strings.Repeat("1", 64), Image: "registry.example/app:v1",
+				Group: group + "/c"}},
 		}
 		add(group)
 		add(pod.SandboxGroup)

@@ -41,14 +41,16 @@ func (shop) ConfigMap(_ context.Context, _, name string) (*corev1.ConfigMap, err
 	if name != "shop" {
 		return nil, apierrors.NewNotFound(corev1.Resource("configmaps"), name)
 	}
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Data: map[string]string{"colour": "red", "size": "7"}}, nil
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
+		Data: map[string]string{"colour": "red", "size": "7"}}, nil
 }
 
 func (shop) Secret(_ context.Context, _, name string) (*corev1.Secret, error) {
 	if name != "safe" {
 		return nil, apierrors.NewNotFound(corev1.Resource("secrets"), name)
 	}
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Data: map[string][]byte{"pin": []byte("1"), "puk": []byte("2")}}, nil
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
+		Data: map[string][]byte{"pin": []byte("1"), "puk": []byte("2")}}, nil
 }
 
 func (shop) Claim(_ context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
@@ -70,7 +72,8 @@ func (shop) Volume(_ context.Context, name string) (*corev1.PersistentVolume, er
 }
 
 // token contains everything that was requested. It is valid for longer than any test runs.
-func (shop) token(_ context.Context, _, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+func (shop) token(_ context.Context, _, account string,
+	request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	const issued = 4_000_000_000 // in 2096
 	claims, err := json.Marshal(map[string]any{
 		"iat": issued, "exp": issued + *request.Spec.ExpirationSeconds, "aud": request.Spec.Audiences, "sub": account,
@@ -113,7 +116,8 @@ func (noDevices) Configure(context.Context, string, string, *runtimeapi.Containe
 func nodeOfSamples(t *testing.T, root string) (Builder, *volume.Manager) {
 	t.Helper()
 	allocatable := func() corev1.ResourceList {
-		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("8Gi")}
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"),
+			corev1.ResourceMemory: resource.MustParse("8Gi")}
 	}
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "till"}}
 	service.Spec = corev1.ServiceSpec{ClusterIP: "192.0.2.77", Ports: []corev1.ServicePort{{Port: 80}}}
@@ -198,7 +202,8 @@ func makeOf(t *testing.T, pod *corev1.Pod) (s sampled, err error) {
 		if err != nil {
 			return s, err
 		}
-		s.containers = append(s.containers, request{Name: c.Name, Config: json.RawMessage(strings.ReplaceAll(string(text), root, "ROOT"))})
+		s.containers = append(s.containers, request{Name: c.Name, Config: json.RawMessage(strings.ReplaceAll(string(text),
+			root, "ROOT"))})
 	}
 	s.files, err = filesBelow(root)
 	return s, err
@@ -224,7 +229,8 @@ func filesBelow(root string) (files []string, err error) {
 			}
 		}
 		owner := info.Sys().(*syscall.Stat_t)
-		files = append(files, fmt.Sprintf("%s %v %d:%d %s", strings.Join(parts, "/"), info.Mode(), owner.Uid, owner.Gid, text))
+		files = append(files, fmt.Sprintf("%s %v %d:%d %s", strings.Join(parts, "/"), info.Mode(), owner.Uid, owner.Gid,
+			text))
 		return err
 	})
 	return files, err
@@ -283,7 +289,8 @@ func TestSamplesCanBeMade(t *testing.T) {
 			t.Errorf("%s: %v", pod.Name, err)
 		}
 		for _, c := range s.containers {
-			if forbidden := strings.HasPrefix(pod.Name, "nonroot"); (c.Error != "") != forbidden || forbidden && !strings.Contains(c.Error, "runAsNonRoot") {
+			if forbidden := strings.HasPrefix(pod.Name, "nonroot"); (c.Error != "") != forbidden ||
+				forbidden && !strings.Contains(c.Error, "runAsNonRoot") {
 				t.Errorf("%s: container %s: error %q", pod.Name, c.Name, c.Error)
 			}
 		}

@@ -102,7 +102,8 @@ func (c *cache) keep(key string, a answer) {
 	}
 	first := ""
 	for k, other := range c.answers {
-		if first == "" || other.until.Before(c.answers[first].until) || other.until.Equal(c.answers[first].until) && k < first {
+		if first == "" || other.until.Before(c.answers[first].until) || other.until.Equal(c.answers[first].until) &&
+			k < first {
 			first = k
 		}
 	}

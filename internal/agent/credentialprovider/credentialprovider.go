@@ -60,7 +60,8 @@ const (
 // Accounts reads service accounts and requests tokens for them.
 type Accounts interface {
 	ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error)
-	Token(ctx context.Context, namespace, name string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
+	Token(ctx context.Context, namespace, name string,
+		request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 }
 
 // Options are what Providers need.
@@ -110,9 +111,11 @@ func New(o Options) (*Providers, error) {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("credential provider %q: %w", config.Name, err))
 		case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
-			errs = append(errs, fmt.Errorf("credential provider %q: %s: mode %s: want a program that may be run", config.Name, path, info.Mode()))
+			errs = append(errs, fmt.Errorf("credential provider %q: %s: mode %s: want a program that may be run", config.Name,
+				path, info.Mode()))
 		case config.TokenAttributes != nil && o.Accounts == nil:
-			errs = append(errs, fmt.Errorf("credential provider %q: tokenAttributes: this agent has no API server to ask for tokens", config.Name))
+			errs = append(errs,
+				fmt.Errorf("credential provider %q: tokenAttributes: this agent has no API server to ask for tokens", config.Name))
 		}
 		p.plugins = append(p.plugins, &plugin{
 			CredentialProvider: config, path: path, slots: make(chan struct{}, callsMax), cache: newCache(), ran: o.Ran,
@@ -154,7 +157,8 @@ type caller struct {
 var errSkip = errors.New("it is not for this pod")
 
 // ask returns a plugin's answer for an image, from the cache if possible.
-func (p *Providers) ask(ctx context.Context, plugin *plugin, pod *corev1.Pod, image string) (map[string]pluginv1.AuthConfig, *imageaccess.Account, error) {
+func (p *Providers) ask(ctx context.Context, plugin *plugin, pod *corev1.Pod,
+	image string) (map[string]pluginv1.AuthConfig, *imageaccess.Account, error) {
 	who, err := p.caller(ctx, plugin, pod)
 	if errors.Is(err, errSkip) {
 		return nil, nil, nil
@@ -205,7 +209,8 @@ func (p *Providers) caller(ctx context.Context, plugin *plugin, pod *corev1.Pod)
 	for _, key := range t.RequiredServiceAccountAnnotationKeys {
 		value, ok := account.Annotations[key]
 		if !ok {
-			return caller{}, fmt.Errorf("service account %s/%s has no annotation %q, which the plugin requires", pod.Namespace, name, key)
+			return caller{}, fmt.Errorf("service account %s/%s has no annotation %q, which the plugin requires", pod.Namespace,
+				name, key)
 		}
 		who.annotations[key] = value
 	}
@@ -215,10 +220,11 @@ func (p *Providers) caller(ctx context.Context, plugin *plugin, pod *corev1.Pod)
 		}
 	}
 	life := int64(tokenLife / time.Second)
-	token, err := p.o.Accounts.Token(ctx, pod.Namespace, name, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		Audiences: []string{t.ServiceAccountTokenAudience}, ExpirationSeconds: &life,
-		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
-	}})
+	token, err := p.o.Accounts.Token(ctx, pod.Namespace, name,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+			Audiences: []string{t.ServiceAccountTokenAudience}, ExpirationSeconds: &life,
+			BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+		}})
 	if err != nil {
 		return caller{}, fmt.Errorf("token of service account %s/%s: %w", pod.Namespace, name, err)
 	}

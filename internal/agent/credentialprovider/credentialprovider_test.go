@@ -128,15 +128,18 @@ type accounts struct {
 func (a *accounts) ServiceAccount(_ context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "sa", Annotations: a.annotations}}, nil
+	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "sa",
+		Annotations: a.annotations}}, nil
 }
 
-func (a *accounts) Token(_ context.Context, _, name string, r *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+func (a *accounts) Token(_ context.Context, _, name string,
+	r *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.tokens++
 	out := r.DeepCopy()
-	out.Status.Token = fmt.Sprint("token ", a.tokens, " of ", name, " for ", r.Spec.Audiences, " bound to ", r.Spec.BoundObjectRef.UID)
+	out.Status.Token = fmt.Sprint("token ", a.tokens, " of ", name, " for ", r.Spec.Audiences, " bound to ",
+		r.Spec.BoundObjectRef.UID)
 	return out, nil
 }
 
@@ -170,7 +173,8 @@ func TestCache(t *testing.T) {
 		scope string
 		order []string
 	}{
-		{"Image", []string{"x.example.com/a:1", "x.example.com/a:2", "x.example.com/a@sha256:0", "x.example.com/b", "y.example.com/a"}},
+		{"Image", []string{"x.example.com/a:1", "x.example.com/a:2", "x.example.com/a@sha256:0", "x.example.com/b",
+			"y.example.com/a"}},
 		{"Registry", []string{"x.example.com/a", "x.example.com/b:1", "y.example.com/a"}},
 		{"Global", []string{"x.example.com/a", "y.example.com/b"}},
 	} {
@@ -234,7 +238,8 @@ func TestTokens(t *testing.T) {
 	}
 	b := newBench(t)
 	p := with(b, kubeletconfigv1.ServiceAccountServiceAccountTokenCacheType)
-	if err := ask(p, "one"); err == nil || !strings.Contains(err.Error(), `service account ns/one has no annotation "role"`) {
+	if err := ask(p, "one"); err == nil || !strings.Contains(err.Error(),
+		`service account ns/one has no annotation "role"`) {
 		t.Errorf("without the annotation: %v", err)
 	}
 	if err := ask(p, ""); err != nil || len(b.calls("a")) != 0 {
@@ -247,7 +252,8 @@ func TestTokens(t *testing.T) {
 		}
 	}
 	got := b.calls("a")
-	if len(got) != 2 || !strings.Contains(got[0], `"serviceAccountToken":"token 1 of one for [registry] bound to u","serviceAccountAnnotations":{"role":"r"}`) {
+	if len(got) != 2 || !strings.Contains(got[0],
+		`"serviceAccountToken":"token 1 of one for [registry] bound to u","serviceAccountAnnotations":{"role":"r"}`) {
 		t.Errorf("calls %q", got)
 	}
 	b.accounts.annotations = map[string]string{"role": "another"}
@@ -274,21 +280,24 @@ func TestTokens(t *testing.T) {
 // TestBadPlugins: the error says what a plugin did wrong, and the credentials of the next one are used all the same.
 func TestBadPlugins(t *testing.T) {
 	for name, c := range map[string]struct{ body, want string }{
-		"fails":           {"echo no key >&2; exit 3", "exit status 3: no key"},
-		"says nothing":    {"", "read its answer: unexpected end of JSON input"},
-		"talks":           {"echo hello", "read its answer: invalid character"},
-		"another version": {strings.Replace(answering("Global", "x"), "k8s.io/v1", "k8s.io/v9", 1), "want a CredentialProviderResponse of"},
-		"another scope":   {answering("Galaxy", "x"), "want Image, Registry or Global"},
-		"goes back":       {strings.Replace(answering("Global", "x"), `"auth"`, `"cacheDuration":"-1s","auth"`, 1), "want zero or more"},
-		"never ends":      {"exec yes", "longer than 1048576 bytes"},
-		"complains much":  {"yes no | head -c 1000000 >&2; exit 1", "no\nno"},
-		"kills itself":    {"kill -9 $$", "signal: killed"},
+		"fails":        {"echo no key >&2; exit 3", "exit status 3: no key"},
+		"says nothing": {"", "read its answer: unexpected end of JSON input"},
+		"talks":        {"echo hello", "read its answer: invalid character"},
+		"another version": {strings.Replace(answering("Global", "x"), "k8s.io/v1", "k8s.io/v9", 1),
+			"want a CredentialProviderResponse of"},
+		"another scope": {answering("Galaxy", "x"), "want Image, Registry or Global"},
+		"goes back": {strings.Replace(answering("Global", "x"), `"auth"`, `"cacheDuration":"-1s","auth"`, 1),
+			"want zero or more"},
+		"never ends":     {"exec yes", "longer than 1048576 bytes"},
+		"complains much": {"yes no | head -c 1000000 >&2; exit 1", "no\nno"},
+		"kills itself":   {"kill -9 $$", "signal: killed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
 			p := b.new(b.plugin("bad", c.body), b.plugin("good", answering("Image", "x")))
 			ring, err := p.For(context.Background(), pod("default"), "x.example.com/a")
-			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), `credential provider "bad"`) || len(err.Error()) > 2*errorMax {
+			if err == nil || !strings.Contains(err.Error(), c.want) ||
+				!strings.Contains(err.Error(), `credential provider "bad"`) || len(err.Error()) > 2*errorMax {
 				t.Errorf("error %q, want %q", err, c.want)
 			}
 			if auths := ring.For("x.example.com/a"); len(auths) != 1 {
@@ -376,7 +385,8 @@ func TestNew(t *testing.T) {
 		}
 		bad := config
 		change(&bad)
-		if _, err := New(Options{Dir: b.dir, Providers: []kubeletconfigv1.CredentialProvider{config, bad}}); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := New(Options{Dir: b.dir, Providers: []kubeletconfigv1.CredentialProvider{config, bad}}); err == nil ||
+			!strings.Contains(err.Error(), name) {
 			t.Errorf("got %v, want %q", err, name)
 		}
 	}
@@ -384,8 +394,9 @@ func TestNew(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	p := &plugin{CredentialProvider: kubeletconfigv1.CredentialProvider{APIVersion: "credentialprovider.kubelet.k8s.io/v1"}}
-	cost.Attack(f, `{"apiVersion":"credentialprovider.kubelet.k8s.io/v1","kind":"CredentialProviderResponse","cacheKeyType":"Image",`+
-		`"cacheDuration":"1h","auth":{"*.example.com":{"username":"me","password":"x"}}}`)
+	cost.Attack(f,
+		`{"apiVersion":"credentialprovider.kubelet.k8s.io/v1","kind":"CredentialProviderResponse","cacheKeyType":"Image",`+
+			`"cacheDuration":"1h","auth":{"*.example.com":{"username":"me","password":"x"}}}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		defer cost.Spend(t, len(text))()
 		if got, err := p.decode([]byte(text)); err == nil && got.APIVersion != p.APIVersion {

@@ -30,7 +30,8 @@ const (
 )
 
 // call runs the plugin once.
-func (p *plugin) call(ctx context.Context, request *pluginv1.CredentialProviderRequest) (*pluginv1.CredentialProviderResponse, error) {
+func (p *plugin) call(ctx context.Context,
+	request *pluginv1.CredentialProviderRequest) (*pluginv1.CredentialProviderResponse, error) {
 	text, err := json.Marshal(request)
 	if err != nil {
 		return nil, err
@@ -72,7 +73,8 @@ func (p *plugin) decode(text []byte) (*pluginv1.CredentialProviderResponse, erro
 		return nil, fmt.Errorf("read its answer: %w", err)
 	}
 	if response.APIVersion != p.APIVersion || response.Kind != "CredentialProviderResponse" {
-		return nil, fmt.Errorf("its answer is a %.100q of %.100q, want a CredentialProviderResponse of %s", response.Kind, response.APIVersion, p.APIVersion)
+		return nil, fmt.Errorf("its answer is a %.100q of %.100q, want a CredentialProviderResponse of %s", response.Kind,
+			response.APIVersion, p.APIVersion)
 	}
 	switch response.CacheKeyType {
 	case pluginv1.ImagePluginCacheKeyType, pluginv1.RegistryPluginCacheKeyType, pluginv1.GlobalPluginCacheKeyType:

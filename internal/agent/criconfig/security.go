@@ -243,7 +243,8 @@ func nonRoot(user *int64, image Image) error {
 	case user != nil:
 		return nil
 	case image.UID == nil && image.Username != "":
-		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root", image.Username)
+		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root",
+			image.Username)
 	case image.UID == nil || *image.UID == 0:
 		return errors.New("container has runAsNonRoot and image will run as root")
 	case *image.UID < 0 || *image.UID > math.MaxInt32:
@@ -276,7 +277,8 @@ func (n Node) seccompOf(profile *corev1.SeccompProfile) (*runtimeapi.SecurityPro
 			return nil, errors.New("localhostProfile must be set if seccompProfile type is Localhost.")
 		}
 		if !filepath.IsLocal(*profile.LocalhostProfile) {
-			return nil, fmt.Errorf("seccomp localhostProfile %q: want a path below the directory of profiles", *profile.LocalhostProfile)
+			return nil, fmt.Errorf("seccomp localhostProfile %q: want a path below the directory of profiles",
+				*profile.LocalhostProfile)
 		}
 		out := profileOf(runtimeapi.SecurityProfile_Localhost)
 		out.LocalhostRef = filepath.Join(n.SeccompDir, *profile.LocalhostProfile)

@@ -41,11 +41,13 @@ func TestRunAs(t *testing.T) {
 		{"the pod's user", ptr(int64(7)), nil, nil, false, app, "7", ""},
 		{"the container's user wins", ptr(int64(7)), ptr(int64(8)), nil, false, app, "8", ""},
 		{"non-root, image's number", nil, nil, nil, true, app, "1000", ""},
-		{"non-root, image is root", nil, nil, nil, true, root, "", "container has runAsNonRoot and image will run as root (pod: \"web_ns(uid-1)\", container: zeta)"},
+		{"non-root, image is root", nil, nil, nil, true, root, "",
+			"container has runAsNonRoot and image will run as root (pod: \"web_ns(uid-1)\", container: zeta)"},
 		{"non-root, image names none", nil, nil, nil, true, silent, "", "image will run as root"},
 		{"non-root, image's name", nil, nil, nil, true, named, "", "non-numeric user (app), cannot verify user is non-root"},
 		{"non-root, asked for root", ptr(int64(0)), nil, nil, true, app, "", "container's runAsUser breaks non-root policy"},
-		{"non-root, a number that the kernel takes for 0", nil, nil, nil, true, wraps, "", "image has an invalid user id (4294967296)"},
+		{"non-root, a number that the kernel takes for 0", nil, nil, nil, true, wraps, "",
+			"image has an invalid user id (4294967296)"},
 		{"non-root, asked for a user of an unnamed image", nil, ptr(int64(9)), nil, true, silent, "9", ""},
 	} {
 		n, pod := testNode, testPod()
@@ -86,7 +88,8 @@ func TestContainerSecurity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if plain.Privileged || plain.NoNewPrivs || len(plain.MaskedPaths) == 0 || len(plain.ReadonlyPaths) == 0 || plain.Seccomp.ProfileType != runtimeapi.SecurityProfile_RuntimeDefault {
+	if plain.Privileged || plain.NoNewPrivs || len(plain.MaskedPaths) == 0 || len(plain.ReadonlyPaths) == 0 ||
+		plain.Seccomp.ProfileType != runtimeapi.SecurityProfile_RuntimeDefault {
 		t.Errorf("a plain container got %+v", plain)
 	}
 	ctr := &pod.Spec.Containers[0]
@@ -102,7 +105,8 @@ func TestContainerSecurity(t *testing.T) {
 	if !got.Privileged || !got.ReadonlyRootfs {
 		t.Errorf("a privileged container got %+v", got)
 	}
-	if len(got.SupplementalGroups) != 2 || got.Capabilities.AddCapabilities[0] != "NET_ADMIN" || got.Capabilities.DropCapabilities[0] != "ALL" {
+	if len(got.SupplementalGroups) != 2 || got.Capabilities.AddCapabilities[0] != "NET_ADMIN" ||
+		got.Capabilities.DropCapabilities[0] != "ALL" {
 		t.Errorf("groups and capabilities: %+v", got)
 	}
 	ctr.SecurityContext = &corev1.SecurityContext{AllowPrivilegeEscalation: ptr(false)}
@@ -123,7 +127,8 @@ func TestSeccomp(t *testing.T) {
 	}{
 		{nil, runtimeapi.SecurityProfile_Unconfined, "", ""},
 		{&corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined}, runtimeapi.SecurityProfile_Unconfined, "", ""},
-		{&corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}, runtimeapi.SecurityProfile_RuntimeDefault, "", ""},
+		{&corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}, runtimeapi.SecurityProfile_RuntimeDefault, "",
+			""},
 		{local("a/b.json"), runtimeapi.SecurityProfile_Localhost, "/var/lib/x/seccomp/a/b.json", ""},
 		{local("../../etc/passwd"), 0, "", "want a path below"},
 		{local("/etc/passwd"), 0, "", "want a path below"},
@@ -316,8 +321,9 @@ func TestAppArmor(t *testing.T) {
 
 func TestStopSignal(t *testing.T) {
 	for name, want := range map[corev1.Signal]runtimeapi.Signal{
-		"SIGTERM": runtimeapi.Signal_SIGTERM, "SIGRTMIN": runtimeapi.Signal_SIGRTMIN, "SIGRTMIN+15": runtimeapi.Signal_SIGRTMINPLUS15,
-		"SIGRTMAX-1": runtimeapi.Signal_SIGRTMAXMINUS1, "SIGWHAT": runtimeapi.Signal_RUNTIME_DEFAULT,
+		"SIGTERM": runtimeapi.Signal_SIGTERM, "SIGRTMIN": runtimeapi.Signal_SIGRTMIN,
+		"SIGRTMIN+15": runtimeapi.Signal_SIGRTMINPLUS15,
+		"SIGRTMAX-1":  runtimeapi.Signal_SIGRTMAXMINUS1, "SIGWHAT": runtimeapi.Signal_RUNTIME_DEFAULT,
 	} {
 		c := &corev1.Container{Lifecycle: &corev1.Lifecycle{StopSignal: &name}}
 		if got := stopSignal(c); got != want {
@@ -328,7 +334,8 @@ func TestStopSignal(t *testing.T) {
 
 func TestJoinTarget(t *testing.T) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{EphemeralContainers: []corev1.EphemeralContainer{
-		{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "look"}, TargetContainerName: "c"}, {EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "beside"}},
+		{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "look"},
+			TargetContainerName: "c"}, {EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "beside"}},
 	}}}
 	running := map[string]string{"c": "id1", "d": "id2"}
 	own, err := namespacesOf(pod, nil)
@@ -340,7 +347,8 @@ func TestJoinTarget(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, own, err)
 		}
 	}
-	if err := joinTarget(own, pod, "look", running); err != nil || own.Pid != runtimeapi.NamespaceMode_TARGET || own.TargetId != "id1" {
+	if err := joinTarget(own, pod, "look", running); err != nil || own.Pid != runtimeapi.NamespaceMode_TARGET ||
+		own.TargetId != "id1" {
 		t.Errorf("look: %v, %v", own, err)
 	}
 	alone, _ := namespacesOf(pod, nil)

@@ -47,7 +47,8 @@ type API interface {
 	Get(ctx context.Context, k kube.Kind, namespace, name string, out runtime.Object) error
 	Create(ctx context.Context, k kube.Kind, namespace, name string, obj, out runtime.Object, subresources ...string) error
 	Update(ctx context.Context, k kube.Kind, namespace, name string, obj, out runtime.Object, subresources ...string) error
-	Patch(ctx context.Context, k kube.Kind, namespace, name string, t types.PatchType, body []byte, out runtime.Object, subresources ...string) error
+	Patch(ctx context.Context, k kube.Kind, namespace, name string, t types.PatchType, body []byte, out runtime.Object,
+		subresources ...string) error
 	Delete(ctx context.Context, k kube.Kind, namespace, name string, o metav1.DeleteOptions) error
 	Informer(k kube.Kind, sel kube.Selection, handler cache.ResourceEventHandler) (cache.Store, cache.Controller)
 }
@@ -212,10 +213,13 @@ func (r *Registry) Unregister(p registration.Plugin) {
 
 // ask asks a driver what it is.
 func ask(ctx context.Context, p registration.Plugin, client *csi.Client) (Driver, error) {
-	d := Driver{Name: p.Name, Client: client, Version: p.Version, capabilities: map[csipb.NodeServiceCapability_RPC_Type]bool{}}
-	if who, err := client.Identity.GetPluginInfo(ctx, &csipb.GetPluginInfoRequest{}); err == nil && who.GetName() != p.Name {
+	d := Driver{Name: p.Name, Client: client, Version: p.Version,
+		capabilities: map[csipb.NodeServiceCapability_RPC_Type]bool{}}
+	if who, err := client.Identity.GetPluginInfo(ctx, &csipb.GetPluginInfoRequest{}); err == nil &&
+		who.GetName() != p.Name {
 		// the kubelet does not ask, and users name it as it registered
-		slog.Warn("CSI driver has another name than it registered with", "registered", p.Name, "GetPluginInfo", who.GetName(), "endpoint", p.Endpoint)
+		slog.Warn("CSI driver has another name than it registered with", "registered", p.Name, "GetPluginInfo", who.GetName(),
+			"endpoint", p.Endpoint)
 	}
 	var err error
 	if d.Info, err = askNode(ctx, client); err != nil {

@@ -99,7 +99,8 @@ func (s *server) Update(_ context.Context, k kube.Kind, _, name string, obj, _ r
 	})
 }
 
-func (s *server) Patch(_ context.Context, k kube.Kind, _, _ string, _ types.PatchType, body []byte, _ runtime.Object, sub ...string) error {
+func (s *server) Patch(_ context.Context, k kube.Kind, _, _ string, _ types.PatchType, body []byte, _ runtime.Object,
+	sub ...string) error {
 	return s.do("patch "+k.Resource+"/"+strings.Join(sub, "/"), func() error {
 		old, err := json.Marshal(s.node)
 		if err != nil {
@@ -154,7 +155,8 @@ func (s *server) shown() string {
 	if s.csinode == nil {
 		return "no CSINode"
 	}
-	out := fmt.Sprintf("owner %s labels %v ids %s", s.csinode.OwnerReferences[0].UID, s.node.Labels, s.node.Annotations[annotationNodeIDs])
+	out := fmt.Sprintf("owner %s labels %v ids %s", s.csinode.OwnerReferences[0].UID, s.node.Labels,
+		s.node.Annotations[annotationNodeIDs])
 	for _, d := range s.csinode.Spec.Drivers {
 		out += fmt.Sprintf(", %s %s %v", d.Name, d.NodeID, d.TopologyKeys)
 		if d.Allocatable != nil {
@@ -215,7 +217,8 @@ func TestPublish(t *testing.T) {
 	s.refuse["create csinodes"] = apierrors.NewInternalError(errors.New("etcd"))
 	r.NodeExists()
 	s.await(t, "owner uid-1 labels map[rack:r1] ids ")
-	if got := s.csinode.Annotations[corev1.MigratedPluginsAnnotationKey]; got != strings.Join(migrated, ",") || len(migrated) != 7 {
+	if got := s.csinode.Annotations[corev1.MigratedPluginsAnnotationKey]; got != strings.Join(migrated, ",") ||
+		len(migrated) != 7 {
 		t.Errorf("migrated %q", got)
 	}
 
@@ -232,7 +235,8 @@ func TestPublish(t *testing.T) {
 	if !ok || d.NodeID != "vol-1" || d.Client.Endpoint != a.Endpoint {
 		t.Errorf("driver %+v", d)
 	}
-	if !d.Can(csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) || d.Can(csipb.NodeServiceCapability_RPC_EXPAND_VOLUME) {
+	if !d.Can(csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) ||
+		d.Can(csipb.NodeServiceCapability_RPC_EXPAND_VOLUME) {
 		t.Error("capabilities", d.capabilities)
 	}
 	methods := map[string]bool{}
@@ -249,14 +253,16 @@ func TestPublish(t *testing.T) {
 	if err := r.Register(t.Context(), pluginB); err != nil {
 		t.Fatal(err)
 	}
-	s.await(t, `owner uid-1 labels map[rack:r1 zone:z] ids {"a.example.com":"vol-1","b.example.com":"vol-2"}, a.example.com vol-1 [rack zone] 10, b.example.com vol-2 []`)
+	s.await(t,
+		`owner uid-1 labels map[rack:r1 zone:z] ids {"a.example.com":"vol-1","b.example.com":"vol-2"}, a.example.com vol-1 [rack zone] 10, b.example.com vol-2 []`)
 
 	// The Node is made again: the CSINode of the old one is not kept.
 	s.mu.Lock()
 	s.node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "uid-2"}}
 	s.mu.Unlock()
 	r.NodeExists()
-	s.await(t, `owner uid-2 labels map[rack:r1 zone:z] ids {"a.example.com":"vol-1","b.example.com":"vol-2"}, a.example.com vol-1 [rack zone] 10, b.example.com vol-2 []`)
+	s.await(t,
+		`owner uid-2 labels map[rack:r1 zone:z] ids {"a.example.com":"vol-1","b.example.com":"vol-2"}, a.example.com vol-1 [rack zone] 10, b.example.com vol-2 []`)
 
 	r.Unregister(pluginA)
 	s.await(t, `owner uid-2 labels map[rack:r1 zone:z] ids {"b.example.com":"vol-2"}, b.example.com vol-2 []`)
@@ -292,7 +298,8 @@ func TestRestart(t *testing.T) {
 	if err := r.Register(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
-	s.await(t, `owner uid-1 labels map[rack:r1] ids {"a":"vol-1","b":"vol-2","late":"l"}, late l [], a vol-1 [] 10, b vol-2 []`)
+	s.await(t,
+		`owner uid-1 labels map[rack:r1] ids {"a":"vol-1","b":"vol-2","late":"l"}, late l [], a vol-1 [] 10, b vol-2 []`)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if want := []string{"patch nodes/status", "update csinodes"}; !reflect.DeepEqual(s.writes, want) {
@@ -338,7 +345,8 @@ func TestRefuses(t *testing.T) {
 		{csidriver.Answers{}, "NodeGetInfo: node_id is empty"},
 		{csidriver.Answers{NodeID: "n", Topology: map[string]string{"rack": "r2"}}, "detected topology value collision"},
 		{csidriver.Answers{NodeID: "n", Topology: map[string]string{"a b": "c"}}, "NodeGetInfo: accessible_topology key"},
-		{csidriver.Answers{NodeID: "n", Fail: func(context.Context, string) error { return os.ErrPermission }}, "NodeGetInfo: rpc error: code = Unknown desc = permission denied"},
+		{csidriver.Answers{NodeID: "n", Fail: func(context.Context, string) error { return os.ErrPermission }},
+			"NodeGetInfo: rpc error: code = Unknown desc = permission denied"},
 		{csidriver.Answers{NodeID: "n", Fail: hang}, "NodeGetInfo: rpc error: code = DeadlineExceeded"},
 	} {
 		test.a.Name = "x"

@@ -136,7 +136,8 @@ func (r *Registry) publish(ctx context.Context, drivers map[string]csinode.Info,
 		return err
 	}
 	if patch != nil {
-		if err := r.o.API.Patch(ctx, kube.Nodes, "", r.o.NodeName, types.StrategicMergePatchType, patch, nil, "status"); err != nil {
+		if err := r.o.API.Patch(ctx, kube.Nodes, "", r.o.NodeName, types.StrategicMergePatchType, patch, nil,
+			"status"); err != nil {
 			return fmt.Errorf("write labels and %s of Node: %w", annotationNodeIDs, err)
 		}
 	}
@@ -173,7 +174,8 @@ func patchOf(node *corev1.Node, drivers map[string]csinode.Info, removed []strin
 }
 
 // publishCSINode creates or updates the CSINode object.
-func (r *Registry) publishCSINode(ctx context.Context, node *corev1.Node, drivers map[string]csinode.Info, removed []string) error {
+func (r *Registry) publishCSINode(ctx context.Context, node *corev1.Node, drivers map[string]csinode.Info,
+	removed []string) error {
 	object := &storagev1.CSINode{}
 	err := r.o.API.Get(ctx, kube.CSINodes, "", r.o.NodeName, object)
 	missing := apierrors.IsNotFound(err)
@@ -182,8 +184,12 @@ func (r *Registry) publishCSINode(ctx context.Context, node *corev1.Node, driver
 	}
 	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}
 	if missing {
-		object = &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: r.o.NodeName, OwnerReferences: []metav1.OwnerReference{owner}}}
-	} else if !slices.ContainsFunc(object.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "Node" && o.UID == node.UID }) {
+		object = &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: r.o.NodeName,
+			OwnerReferences: []metav1.OwnerReference{owner}}}
+	} else if !slices.ContainsFunc(object.OwnerReferences, func(o metav1.OwnerReference) bool {
+		return o.Kind == "Node" &&
+			o.UID == node.UID
+	}) {
 		options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(object.UID))}
 		if err := r.o.API.Delete(ctx, kube.CSINodes, "", r.o.NodeName, options); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete CSINode of an earlier Node: %w", err)

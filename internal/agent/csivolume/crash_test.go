@@ -25,7 +25,8 @@ func crashVolumes(t testing.TB) map[*corev1.Pod][]*Source {
 			CSI: &corev1.CSIVolumeSource{Driver: "d"},
 		}})
 		must(t, err)
-		all[pod] = []*Source{volumeOf(t, "d", "shared"), volumeOf(t, "d", "own-"+uid), inline, volumeOf(t, "d", "block", block)}
+		all[pod] = []*Source{volumeOf(t, "d", "shared"), volumeOf(t, "d", "own-"+uid), inline, volumeOf(t, "d", "block",
+			block)}
 	}
 	return all
 }

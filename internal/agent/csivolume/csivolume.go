@@ -363,7 +363,8 @@ func (k *Manager) told(j job, err error) {
 	if j.call.Verb == core.Expand {
 		reason = "FileSystemResizeFailed"
 	}
-	k.Recorder.Event(j.pod, corev1.EventTypeWarning, reason, fmt.Sprintf("%s failed for volume %q : %v", text, j.id.Spec, err))
+	k.Recorder.Event(j.pod, corev1.EventTypeWarning, reason, fmt.Sprintf("%s failed for volume %q : %v", text, j.id.Spec,
+		err))
 }
 
 // forget drops what the core does not know any more.

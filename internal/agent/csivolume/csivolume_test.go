@@ -113,7 +113,8 @@ func TestAttached(t *testing.T) {
 	}
 	<-r.inUse
 	const name = "kubernetes.io/csi/d^v1"
-	if got := r.VolumesInUse([]corev1.UniqueVolumeName{"old"}); !slices.Equal(got, []corev1.UniqueVolumeName{name, "old"}) {
+	if got := r.VolumesInUse([]corev1.UniqueVolumeName{"old"}); !slices.Equal(got, []corev1.UniqueVolumeName{name,
+		"old"}) {
 		t.Errorf("in use: %v", got)
 	}
 	r.Known()
@@ -150,10 +151,11 @@ func TestInline(t *testing.T) {
 	a := podOfUID("a")
 	group := int64(77)
 	a.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
-	source, err := FromPod(a, &corev1.Volume{Name: "scratch", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
-		Driver: "d", NodePublishSecretRef: &corev1.LocalObjectReference{Name: "s"},
-		VolumeAttributes: map[string]string{"size": "1Mi"},
-	}}})
+	source, err := FromPod(a, &corev1.Volume{Name: "scratch",
+		VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
+			Driver: "d", NodePublishSecretRef: &corev1.LocalObjectReference{Name: "s"},
+			VolumeAttributes: map[string]string{"size": "1Mi"},
+		}}})
 	must(t, err)
 	path := r.place(a, source)
 	expectCalls(t, d, "publish "+source.Handle) // it is not staged, whatever the driver can
@@ -166,7 +168,8 @@ func TestInline(t *testing.T) {
 			t.Errorf("volume context %s: %q, want %q", key, asked.VolumeContext[key], want)
 		}
 	}
-	if tokens := asked.VolumeContext["csi.storage.k8s.io/serviceAccount.tokens"]; !strings.Contains(tokens, "token of sa for vault") {
+	if tokens := asked.VolumeContext["csi.storage.k8s.io/serviceAccount.tokens"]; !strings.Contains(tokens,
+		"token of sa for vault") {
 		t.Errorf("tokens: %s", tokens)
 	}
 	if asked.Secrets["user"] != "admin" {
@@ -187,7 +190,8 @@ func TestGroups(t *testing.T) {
 	able := Driver{Can: map[csi.NodeServiceCapability_RPC_Type]bool{csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP: true}}
 	once := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	many := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
-	const file, none, byType = storagev1.FileFSGroupPolicy, storagev1.NoneFSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy
+	const file, none, byType = storagev1.FileFSGroupPolicy, storagev1.NoneFSGroupPolicy,
+		storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy
 	for what, c := range map[string]struct {
 		driver Driver
 		source Source
@@ -258,7 +262,8 @@ func TestTrouble(t *testing.T) {
 		t.Error("released at once")
 	}
 	r.eventually("it was asked", func() bool { return slices.Contains(ill.called(), "unpublish v1") })
-	r.eventually("the call has ended", func() bool { r.Manager.mu.Lock(); defer r.Manager.mu.Unlock(); return r.timer != nil })
+	r.eventually("the call has ended",
+		func() bool { r.Manager.mu.Lock(); defer r.Manager.mu.Unlock(); return r.timer != nil })
 	if r.Release(a.UID) || mountsAt(r.target(source.id, a.UID)) != 1 {
 		t.Error("released though it is mounted")
 	}

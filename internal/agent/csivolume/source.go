@@ -41,7 +41,8 @@ func (k *Manager) staging(i id) string {
 	if i.Block {
 		return k.blockDir("staging", i.Spec)
 	}
-	return filepath.Join(k.RootDir, StagingDir, i.Driver, fmt.Sprintf("%x", sha256.Sum256([]byte(i.Handle))), "globalmount")
+	return filepath.Join(k.RootDir, StagingDir, i.Driver, fmt.Sprintf("%x", sha256.Sum256([]byte(i.Handle))),
+		"globalmount")
 }
 
 // target is where a volume is published to a pod.

@@ -45,7 +45,8 @@ func read(text string) ([]Allocation, error) {
 	var out []Allocation
 	for i, h := range in {
 		if h.Resource == "" || len(h.IDs) == 0 {
-			return nil, fmt.Errorf("read annotation %s: entry %d: resource %q with %d ids: want a name and at least one", Annotation, i, h.Resource, len(h.IDs))
+			return nil, fmt.Errorf("read annotation %s: entry %d: resource %q with %d ids: want a name and at least one",
+				Annotation, i, h.Resource, len(h.IDs))
 		}
 		needs := &pluginapi.ContainerAllocateResponse{}
 		if err := proto.Unmarshal(h.Needs, needs); err != nil {

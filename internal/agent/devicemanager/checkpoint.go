@@ -16,7 +16,8 @@ import (
 func (k *Manager) RecoverGiven(uid, container string, given []kubeletstate.Given) error {
 	var allocations []Allocation
 	for _, g := range given {
-		a := Allocation{Resource: g.Resource, Nodes: map[string][]machine.NUMAID{}, Needs: &pluginapi.ContainerAllocateResponse{}}
+		a := Allocation{Resource: g.Resource, Nodes: map[string][]machine.NUMAID{},
+			Needs: &pluginapi.ContainerAllocateResponse{}}
 		if err := proto.Unmarshal(g.Needs, a.Needs); err != nil {
 			return fmt.Errorf("read the kubelet's checkpoint: needs of %s: %w", g.Resource, err)
 		}

@@ -26,7 +26,8 @@ func TestCheckpoint(t *testing.T) {
 	if err != nil || len(read.Given) != 1 {
 		t.Fatalf("%+v, %v", read, err)
 	}
-	if want := map[int64][]string{kubeletstate.NoNode: {"g2"}, 0: {"g1"}, 1: {"g0", "g1"}}; !reflect.DeepEqual(read.Given[0].IDs, want) {
+	if want := map[int64][]string{kubeletstate.NoNode: {"g2"}, 0: {"g1"},
+		1: {"g0", "g1"}}; !reflect.DeepEqual(read.Given[0].IDs, want) {
 		t.Errorf("by NUMA node: %v, want %v", read.Given[0].IDs, want)
 	}
 	if err := second.RecoverGiven("u", "c", read.Given); err != nil {

@@ -18,7 +18,8 @@ import (
 //
 // If the needs are not known, the plugins are asked: an agent died between the admission and the container's first
 // start.
-func (k *Manager) Configure(ctx context.Context, uid, container string, assigned []numa.Devices, config *runtimeapi.ContainerConfig) error {
+func (k *Manager) Configure(ctx context.Context, uid, container string, assigned []numa.Devices,
+	config *runtimeapi.ContainerConfig) error {
 	if len(assigned) == 0 {
 		return nil
 	}
@@ -50,7 +51,10 @@ func sameDevices(allocations []Allocation, assigned []numa.Devices) bool {
 		return false
 	}
 	for _, d := range assigned {
-		if !slices.ContainsFunc(allocations, func(h Allocation) bool { return h.Resource == d.Resource && slices.Equal(h.IDs, d.IDs) }) {
+		if !slices.ContainsFunc(allocations, func(h Allocation) bool {
+			return h.Resource == d.Resource && slices.Equal(h.IDs,
+				d.IDs)
+		}) {
 			return false
 		}
 	}
@@ -75,12 +79,14 @@ func addNeeds(config *runtimeapi.ContainerConfig, allocations []Allocation) {
 		}
 		for _, m := range h.Needs.GetMounts() {
 			if path.add(h.Resource, m.ContainerPath, m.HostPath) {
-				mounts = append(mounts, &runtimeapi.Mount{ContainerPath: m.ContainerPath, HostPath: m.HostPath, Readonly: m.ReadOnly})
+				mounts = append(mounts, &runtimeapi.Mount{ContainerPath: m.ContainerPath, HostPath: m.HostPath,
+					Readonly: m.ReadOnly})
 			}
 		}
 		for _, d := range h.Needs.GetDevices() {
 			if node.add(h.Resource, d.ContainerPath, d.HostPath) {
-				config.Devices = append(config.Devices, &runtimeapi.Device{ContainerPath: d.ContainerPath, HostPath: d.HostPath, Permissions: d.Permissions})
+				config.Devices = append(config.Devices, &runtimeapi.Device{ContainerPath: d.ContainerPath, HostPath: d.HostPath,
+					Permissions: d.Permissions})
 			}
 		}
 		for _, key := range slices.Sorted(maps.Keys(h.Needs.GetAnnotations())) {
@@ -110,7 +116,8 @@ func merging(what string) merge { return merge{what, map[string]string{}} }
 func (m merge) add(resource, key, value string) bool {
 	old, exists := m.seen[key]
 	if exists && old != value {
-		slog.Warn("device plugins disagree; the value of the first one is used", "what", m.what, "name", key, "first", old, "resource", resource, "says", value)
+		slog.Warn("device plugins disagree; the value of the first one is used", "what", m.what, "name", key, "first", old,
+			"resource", resource, "says", value)
 	}
 	if !exists {
 		m.seen[key] = value

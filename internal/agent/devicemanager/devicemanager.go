@@ -90,7 +90,8 @@ type Allocation struct {
 func New(o Options) *Manager {
 	return &Manager{
 		o: o, clock: clock.From(time.Now, clock.LongAgo), news: make(chan struct{}, 1),
-		state: coredevicemanager.NewState(), plugins: map[string]*deviceplugin.Plugin{}, allocations: map[string]map[string][]Allocation{},
+		state: coredevicemanager.NewState(), plugins: map[string]*deviceplugin.Plugin{},
+		allocations: map[string]map[string][]Allocation{},
 	}
 }
 
@@ -149,7 +150,8 @@ func (k *Manager) notifyLoop(ctx context.Context) {
 		gone, wake := k.state.Expire(now), k.state.Wake()
 		k.mu.Unlock()
 		if gone != nil {
-			slog.Warn("device plugins did not come back: their resources are published as 0", "resources", gone, "after", coredevicemanager.Grace)
+			slog.Warn("device plugins did not come back: their resources are published as 0", "resources", gone,
+				"after", coredevicemanager.Grace)
 			k.o.Changed()
 		}
 		timer.Stop()
@@ -346,7 +348,8 @@ func (k *Manager) Preferred(ctx context.Context, q numa.Question) ([]string, err
 }
 
 // Allocate asks the plugin of resource what a container with these devices needs.
-func (k *Manager) Allocate(ctx context.Context, resource string, ids []string) (*pluginapi.ContainerAllocateResponse, error) {
+func (k *Manager) Allocate(ctx context.Context, resource string,
+	ids []string) (*pluginapi.ContainerAllocateResponse, error) {
 	p, err := k.plugin(resource)
 	if err != nil {
 		return nil, err
@@ -445,7 +448,8 @@ func (k *Manager) Release(uid string) {
 func (k *Manager) Allocations(uid, container string) []Allocation {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return slices.SortedFunc(slices.Values(k.allocations[uid][container]), func(a, b Allocation) int { return cmp.Compare(a.Resource, b.Resource) })
+	return slices.SortedFunc(slices.Values(k.allocations[uid][container]),
+		func(a, b Allocation) int { return cmp.Compare(a.Resource, b.Resource) })
 }
 
 // PodsWithDevices returns the pods that were given devices.

@@ -111,9 +111,12 @@ func start(t *testing.T, c example.Config) (*example.Plugin, func()) {
 
 func config(dir string) example.Config {
 	return example.Config{
-		Dir: dir, Resource: gpu, Devices: []example.Device{{ID: "g0", Nodes: []int64{0}}, {ID: "g1", Nodes: []int64{1}}, {ID: "g2"}},
-		Prefer: []string{"g2", "g1"}, PreStart: true, Env: "GPUS", Nodes: true, Mounts: map[string]string{"/opt/lib": "/usr/lib"},
-		Annotations: map[string]string{"example.com/note": "x", "io.kubernetes.container.name": "never"}, CDI: "example.com/gpu",
+		Dir: dir, Resource: gpu, Devices: []example.Device{{ID: "g0", Nodes: []int64{0}}, {ID: "g1", Nodes: []int64{1}},
+			{ID: "g2"}},
+		Prefer: []string{"g2", "g1"}, PreStart: true, Env: "GPUS", Nodes: true,
+		Mounts: map[string]string{"/opt/lib": "/usr/lib"},
+		Annotations: map[string]string{"example.com/note": "x",
+			"io.kubernetes.container.name": "never"}, CDI: "example.com/gpu",
 	}
 }
 
@@ -127,7 +130,8 @@ func TestPluginComesAndGoes(t *testing.T) {
 	r.until("nic 0/4")
 	p, stop := start(t, config(dir))
 	r.until("gpu 3/3, nic 0/4")
-	if facts := r.Inventory(); len(facts) != 2 || facts[0].Gone || !facts[0].Prefers || len(facts[0].Devices) != 3 || !facts[1].Gone {
+	if facts := r.Inventory(); len(facts) != 2 || facts[0].Gone || !facts[0].Prefers || len(facts[0].Devices) != 3 ||
+		!facts[1].Gone {
 		t.Errorf("facts: %+v", facts)
 	}
 	p.SetHealth("g1", false)
@@ -156,19 +160,23 @@ func TestContainer(t *testing.T) {
 	}
 	_, stop := start(t, c)
 	r.until("gpu 3/3")
-	ids, err := r.Preferred(t.Context(), numa.Question{Resource: gpu, Available: []string{"g0", "g1", "g2"}, Included: []string{"g0"}, Size: 2})
+	ids, err := r.Preferred(t.Context(), numa.Question{Resource: gpu, Available: []string{"g0", "g1", "g2"},
+		Included: []string{"g0"}, Size: 2})
 	if err != nil || !slices.Equal(ids, []string{"g0", "g2"}) {
 		t.Errorf("preferred: %v %v", ids, err)
 	}
-	a := numa.Assignment{Pod: "u", Containers: []numa.Assigned{{Container: "c", Devices: []numa.Devices{{Resource: gpu, IDs: []string{"g0", "g2"}}}}}}
+	a := numa.Assignment{Pod: "u", Containers: []numa.Assigned{{Container: "c", Devices: []numa.Devices{{Resource: gpu,
+		IDs: []string{"g0", "g2"}}}}}}
 	if err := r.AllocateAssigned(t.Context(), a); err != nil {
 		t.Fatal(err)
 	}
 	made := configured(t, r.Manager)
 	want := &runtimeapi.ContainerConfig{
-		Envs:    []*runtimeapi.KeyValue{{Key: "GPUS", Value: []byte("g0,g2")}, {Key: "HOME", Value: []byte("/")}},
-		Mounts:  []*runtimeapi.Mount{{ContainerPath: "/opt/lib", HostPath: "/usr/lib", Readonly: true}, {ContainerPath: "/last"}},
-		Devices: []*runtimeapi.Device{{ContainerPath: "/dev/g0", HostPath: "/dev/null", Permissions: "rw"}, {ContainerPath: "/dev/g2", HostPath: "/dev/null", Permissions: "rw"}},
+		Envs: []*runtimeapi.KeyValue{{Key: "GPUS", Value: []byte("g0,g2")}, {Key: "HOME", Value: []byte("/")}},
+		Mounts: []*runtimeapi.Mount{{ContainerPath: "/opt/lib", HostPath: "/usr/lib", Readonly: true},
+			{ContainerPath: "/last"}},
+		Devices: []*runtimeapi.Device{{ContainerPath: "/dev/g0", HostPath: "/dev/null", Permissions: "rw"},
+			{ContainerPath: "/dev/g2", HostPath: "/dev/null", Permissions: "rw"}},
 		Annotations: map[string]string{
 			"example.com/note": "x", "io.kubernetes.container.name": "c",
 			Annotation: made.Annotations[Annotation],
@@ -197,10 +205,12 @@ func TestContainer(t *testing.T) {
 func configured(t *testing.T, k *Manager) *runtimeapi.ContainerConfig {
 	t.Helper()
 	c := &runtimeapi.ContainerConfig{
-		Envs: []*runtimeapi.KeyValue{{Key: "HOME", Value: []byte("/")}}, Mounts: []*runtimeapi.Mount{{ContainerPath: "/last"}},
+		Envs: []*runtimeapi.KeyValue{{Key: "HOME",
+			Value: []byte("/")}}, Mounts: []*runtimeapi.Mount{{ContainerPath: "/last"}},
 		Annotations: map[string]string{"io.kubernetes.container.name": "c"},
 	}
-	if err := k.Configure(t.Context(), "u", "c", []numa.Devices{{Resource: gpu, IDs: []string{"g0", "g2"}}}, c); err != nil {
+	if err := k.Configure(t.Context(), "u", "c", []numa.Devices{{Resource: gpu, IDs: []string{"g0", "g2"}}},
+		c); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -213,7 +223,9 @@ func TestAffected(t *testing.T) {
 	p, _ := start(t, config(dir))
 	r.until("gpu 3/3")
 	for i, id := range []string{"g0", "g1"} {
-		if err := r.AllocateAssigned(t.Context(), numa.Assignment{Pod: fmt.Sprint("pod", i), Containers: []numa.Assigned{{Container: "c", Devices: []numa.Devices{{Resource: gpu, IDs: []string{id}}}}}}); err != nil {
+		if err := r.AllocateAssigned(t.Context(), numa.Assignment{Pod: fmt.Sprint("pod", i),
+			Containers: []numa.Assigned{{Container: "c", Devices: []numa.Devices{{Resource: gpu,
+				IDs: []string{id}}}}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -244,8 +256,10 @@ func TestRefusals(t *testing.T) {
 	}
 	_, stop := start(t, c)
 	r.until("gpu 3/3")
-	a := numa.Assignment{Pod: "u", Containers: []numa.Assigned{{Container: "c", Devices: []numa.Devices{{Resource: gpu, IDs: []string{"g0"}}}}}}
-	if err := r.AllocateAssigned(t.Context(), a); err == nil || errors.Is(err, ErrGone) || err.Error() != "rpc error: code = Unknown desc = no" {
+	a := numa.Assignment{Pod: "u", Containers: []numa.Assigned{{Container: "c", Devices: []numa.Devices{{Resource: gpu,
+		IDs: []string{"g0"}}}}}}
+	if err := r.AllocateAssigned(t.Context(), a); err == nil || errors.Is(err, ErrGone) ||
+		err.Error() != "rpc error: code = Unknown desc = no" {
 		t.Errorf("give: %v", err)
 	}
 	if _, err := r.Preferred(t.Context(), numa.Question{Resource: gpu, Size: 1}); err == nil || errors.Is(err, ErrGone) {
@@ -259,11 +273,13 @@ func TestRefusals(t *testing.T) {
 	if allocations := r.Allocations("u", "c"); allocations != nil {
 		t.Errorf("holds %v", allocations)
 	}
-	why, until := r.Wait(time.Now(), numa.Pod{Containers: []numa.Container{{Devices: []numa.DeviceRequest{{Resource: gpu, Count: 1}}}}}, numa.Assignment{})
+	why, until := r.Wait(time.Now(), numa.Pod{Containers: []numa.Container{{Devices: []numa.DeviceRequest{{Resource: gpu,
+		Count: 1}}}}}, numa.Assignment{})
 	if why != "example.com/gpu: its device plugin is not registered" || until.IsZero() {
 		t.Errorf("wait: %q %v", why, until)
 	}
-	if why, until = r.Wait(time.Now().Add(-coredevicemanager.Grace-time.Second), numa.Pod{}, a); why == "" || !until.IsZero() {
+	if why, until = r.Wait(time.Now().Add(-coredevicemanager.Grace-time.Second), numa.Pod{}, a); why == "" ||
+		!until.IsZero() {
 		t.Errorf("wait for too long: %q %v", why, until)
 	}
 }

@@ -44,7 +44,8 @@ func testPod() *corev1.Pod {
 	size := resource.MustParse("1Mi")
 	pod := &corev1.Pod{Spec: corev1.PodSpec{
 		Containers: []corev1.Container{{Name: "c"}},
-		Volumes:    []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &size}}}},
+		Volumes: []corev1.Volume{{Name: "v",
+			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &size}}}},
 	}}
 	pod.UID = "u"
 	return pod
@@ -74,14 +75,16 @@ func TestMeter(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := fill()
-	if p.Used.Storage != 7 || p.Used.WorkingSet != 5 || p.Containers[0].Rootfs.Bytes != 4 || p.Containers[0].Logs.Bytes != 1 || p.Volumes[0].Used.Bytes != 2<<20 {
+	if p.Used.Storage != 7 || p.Used.WorkingSet != 5 || p.Containers[0].Rootfs.Bytes != 4 ||
+		p.Containers[0].Logs.Bytes != 1 || p.Volumes[0].Used.Bytes != 2<<20 {
 		t.Errorf("filled %+v", p)
 	}
 	if m.Disks() != eviction.ImageDisk {
 		t.Errorf("disks %v", m.Disks())
 	}
 	// The core judges by what Fill sets, so the pod exceeds its limit.
-	out := eviction.New(eviction.Config{LocalStorage: true}).Step(unit.Instant(1), eviction.Facts{Disks: m.Disks(), Pods: []eviction.Pod{p}})
+	out := eviction.New(eviction.Config{LocalStorage: true}).Step(unit.Instant(1), eviction.Facts{Disks: m.Disks(),
+		Pods: []eviction.Pod{p}})
 	if len(out.Victims) != 1 || out.Victims[0].Cause != eviction.CauseEmptyDir {
 		t.Errorf("victims %+v", out.Victims)
 	}

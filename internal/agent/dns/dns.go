@@ -46,8 +46,9 @@ func (r Resolver) DNSConfig(pod *corev1.Pod) (*runtimeapi.DNSConfig, []Warning, 
 		policy = corev1.DNSClusterFirst
 	}
 	if policy == corev1.DNSClusterFirst && len(r.ClusterDNS) == 0 {
-		warnings = append(warnings, Warning{"MissingClusterDNS", fmt.Sprintf("pod: \"%s_%s(%s)\". kubelet does not have ClusterDNS IP configured and cannot create Pod using %q policy. Falling back to %q policy.",
-			pod.Name, pod.Namespace, pod.UID, corev1.DNSClusterFirst, corev1.DNSDefault)})
+		warnings = append(warnings, Warning{"MissingClusterDNS",
+			fmt.Sprintf("pod: \"%s_%s(%s)\". kubelet does not have ClusterDNS IP configured and cannot create Pod using %q policy. Falling back to %q policy.",
+				pod.Name, pod.Namespace, pod.UID, corev1.DNSClusterFirst, corev1.DNSDefault)})
 		policy = corev1.DNSDefault
 	}
 	dns := &runtimeapi.DNSConfig{}
@@ -84,7 +85,8 @@ func (r Resolver) clusterSearches(namespace string, host []string) []string {
 	if r.ClusterDomain == "" {
 		return host
 	}
-	return once(append([]string{namespace + ".svc." + r.ClusterDomain, "svc." + r.ClusterDomain, r.ClusterDomain}, host...))
+	return once(append([]string{namespace + ".svc." + r.ClusterDomain, "svc." + r.ClusterDomain, r.ClusterDomain},
+		host...))
 }
 
 // loopback returns what a resolver does without a nameserver line: it asks this machine. Otherwise the runtime would
@@ -189,7 +191,9 @@ func mergeOptions(options []string, more []corev1.PodDNSConfigOption) []string {
 func limit(dns *runtimeapi.DNSConfig) (warnings []Warning) {
 	if len(dns.Servers) > serversMax {
 		dns.Servers = dns.Servers[:serversMax]
-		warnings = append(warnings, Warning{"DNSConfigForming", "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: " + strings.Join(dns.Servers, " ")})
+		warnings = append(warnings, Warning{"DNSConfigForming",
+			"Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: " +
+				strings.Join(dns.Servers, " ")})
 	}
 	kept := dns.Searches[:min(len(dns.Searches), searchesMax)]
 	kept = slices.DeleteFunc(slices.Clone(kept), func(s string) bool { return len(s) > domainBytesMax })
@@ -198,7 +202,9 @@ func limit(dns *runtimeapi.DNSConfig) (warnings []Warning) {
 	}
 	if len(kept) < len(dns.Searches) {
 		dns.Searches = kept
-		warnings = append(warnings, Warning{"DNSConfigForming", "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: " + strings.Join(kept, " ")})
+		warnings = append(warnings, Warning{"DNSConfigForming",
+			"Search Line limits were exceeded, some search paths have been omitted, the applied search line is: " +
+				strings.Join(kept, " ")})
 	}
 	return warnings
 }

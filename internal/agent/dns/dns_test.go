@@ -31,10 +31,12 @@ func TestOf(t *testing.T) {
 		wantErr          string
 	}{
 		{hostname: "till"},
-		{edit: func(s *corev1.PodSpec) { s.Hostname = "h"; s.Subdomain = "sub" }, hostname: "h", domain: "sub.shop.svc.cluster.local"},
+		{edit: func(s *corev1.PodSpec) { s.Hostname = "h"; s.Subdomain = "sub" }, hostname: "h",
+			domain: "sub.shop.svc.cluster.local"},
 		{name: long, hostname: strings.Repeat("a", 62)},
 		{edit: func(s *corev1.PodSpec) { s.HostnameOverride = &override; s.Subdomain = "sub" }, hostname: "x.example.com"},
-		{edit: func(s *corev1.PodSpec) { s.Hostname = "Not_a_label" }, wantErr: `pod Hostname "Not_a_label" is not a valid DNS label`},
+		{edit: func(s *corev1.PodSpec) { s.Hostname = "Not_a_label" },
+			wantErr: `pod Hostname "Not_a_label" is not a valid DNS label`},
 		{edit: func(s *corev1.PodSpec) { s.Subdomain = "a.b" }, wantErr: `pod Subdomain "a.b" is not a valid DNS label`},
 		{name: strings.Repeat("-", 70), wantErr: "was invalid"},
 	} {
@@ -43,7 +45,8 @@ func TestOf(t *testing.T) {
 			p.Name = c.name
 		}
 		hostname, domain, err := Of(p, "cluster.local")
-		if hostname != c.hostname || domain != c.domain || (err == nil) != (c.wantErr == "") || err != nil && !strings.Contains(err.Error(), c.wantErr) {
+		if hostname != c.hostname || domain != c.domain || (err == nil) != (c.wantErr == "") ||
+			err != nil && !strings.Contains(err.Error(), c.wantErr) {
 			t.Errorf("%+v: %q %q %v", c, hostname, domain, err)
 		}
 	}
@@ -53,9 +56,11 @@ func TestHostsFile(t *testing.T) {
 	aliases := []corev1.HostAlias{{IP: "192.0.2.9", Hostnames: []string{"a", "b"}}}
 	const common = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n"
 	for want, got := range map[string][]byte{
-		"# Kubernetes-managed hosts file.\n" + common + "10.1.0.7\ttill\n":                                                                                        HostsFile([]string{"10.1.0.7"}, "till", "", nil),
-		"# Kubernetes-managed hosts file.\n" + common + "10.1.0.7\ttill.sub\ttill\nfd00::7\ttill.sub\ttill\n\n# Entries added by HostAliases.\n192.0.2.9\ta\tb\n": HostsFile([]string{"10.1.0.7", "fd00::7"}, "till", "sub", aliases),
-		"# Kubernetes-managed hosts file (host network).\n127.0.0.1\tlocalhost\n\n# Entries added by HostAliases.\n192.0.2.9\ta\tb\n":                             HostNetworkHostsFile([]byte("127.0.0.1\tlocalhost\n"), aliases),
+		"# Kubernetes-managed hosts file.\n" + common +
+			"10.1.0.7\ttill\n": HostsFile([]string{"10.1.0.7"}, "till", "", nil),
+		"# Kubernetes-managed hosts file.\n" + common +
+			"10.1.0.7\ttill.sub\ttill\nfd00::7\ttill.sub\ttill\n\n# Entries added by HostAliases.\n192.0.2.9\ta\tb\n": HostsFile([]string{"10.1.0.7", "fd00::7"}, "till", "sub", aliases),
+		"# Kubernetes-managed hosts file (host network).\n127.0.0.1\tlocalhost\n\n# Entries added by HostAliases.\n192.0.2.9\ta\tb\n": HostNetworkHostsFile([]byte("127.0.0.1\tlocalhost\n"), aliases),
 	} {
 		if string(got) != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -88,27 +93,37 @@ func TestDNSConfig(t *testing.T) {
 	}{
 		{name: "ClusterFirst", r: r, edit: func(s *corev1.PodSpec) { s.DNSPolicy = "ClusterFirst" }, want: cluster},
 		{name: "absent is ClusterFirst", r: r, want: cluster},
-		{name: "ClusterFirst on the host's network", r: r, edit: func(s *corev1.PodSpec) { s.DNSPolicy = "ClusterFirst"; s.HostNetwork = true }, want: host},
-		{name: "ClusterFirstWithHostNet", r: r, edit: func(s *corev1.PodSpec) { s.DNSPolicy = "ClusterFirstWithHostNet"; s.HostNetwork = true }, want: cluster},
+		{name: "ClusterFirst on the host's network", r: r,
+			edit: func(s *corev1.PodSpec) { s.DNSPolicy = "ClusterFirst"; s.HostNetwork = true }, want: host},
+		{name: "ClusterFirstWithHostNet", r: r,
+			edit: func(s *corev1.PodSpec) { s.DNSPolicy = "ClusterFirstWithHostNet"; s.HostNetwork = true }, want: cluster},
 		{name: "Default", r: r, edit: func(s *corev1.PodSpec) { s.DNSPolicy = "Default" }, want: host},
 		{name: "None", r: r, edit: func(s *corev1.PodSpec) {
 			s.DNSPolicy = "None"
-			s.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "1.1.1.1"}, Searches: []string{"a"}, Options: []corev1.PodDNSConfigOption{{Name: "use-vc"}}}
+			s.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "1.1.1.1"}, Searches: []string{"a"},
+				Options: []corev1.PodDNSConfigOption{{Name: "use-vc"}}}
 		}, want: "1.1.1.1 | a | use-vc"},
 		{name: "merge", r: r, edit: func(s *corev1.PodSpec) {
-			s.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}, Searches: []string{"lan", "a"}, Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &value}, {Name: "edns0"}}}
-		}, want: "10.96.0.10,1.1.1.1 | shop.svc.cluster.local,svc.cluster.local,cluster.local,corp.example,lan,a | ndots:3,edns0"},
+			s.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}, Searches: []string{"lan", "a"},
+				Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &value}, {Name: "edns0"}}}
+		},
+			want: "10.96.0.10,1.1.1.1 | shop.svc.cluster.local,svc.cluster.local,cluster.local,corp.example,lan,a | ndots:3,edns0"},
 		{name: "no cluster DNS", r: Resolver{ResolvConf: file}, want: host, warnings: "MissingClusterDNS"},
-		{name: "no resolv.conf", r: Resolver{NodeIPs: []string{"192.0.2.1", "fd00::1"}}, edit: func(s *corev1.PodSpec) { s.DNSPolicy = "Default" }, want: "127.0.0.1,::1 | . | "},
+		{name: "no resolv.conf", r: Resolver{NodeIPs: []string{"192.0.2.1", "fd00::1"}},
+			edit: func(s *corev1.PodSpec) { s.DNSPolicy = "Default" }, want: "127.0.0.1,::1 | . | "},
 		{name: "too many servers", r: r, edit: func(s *corev1.PodSpec) {
 			s.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "2.2.2.2", "3.3.3.3"}}
-		}, want: "10.96.0.10,1.1.1.1,2.2.2.2 | shop.svc.cluster.local,svc.cluster.local,cluster.local,corp.example,lan | ndots:5", warnings: "DNSConfigForming"},
+		},
+			want: "10.96.0.10,1.1.1.1,2.2.2.2 | shop.svc.cluster.local,svc.cluster.local,cluster.local,corp.example,lan | ndots:5", warnings: "DNSConfigForming"},
 		{name: "a domain that is none", r: r, edit: func(s *corev1.PodSpec) {
 			s.DNSPolicy = "None"
-			s.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}, Searches: []string{strings.Repeat("x", 254), "a"}}
+			s.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}, Searches: []string{strings.Repeat("x", 254),
+				"a"}}
 		}, want: "1.1.1.1 | a | ", warnings: "DNSConfigForming"},
-		{name: "unreadable", r: Resolver{ResolvConf: file + ".none", ClusterDNS: []string{"10.96.0.10"}}, wantErr: "read resolver configuration"},
-		{name: "unknown policy", r: r, edit: func(s *corev1.PodSpec) { s.DNSPolicy = "Banana" }, wantErr: "invalid DNSPolicy=Banana"},
+		{name: "unreadable", r: Resolver{ResolvConf: file + ".none", ClusterDNS: []string{"10.96.0.10"}},
+			wantErr: "read resolver configuration"},
+		{name: "unknown policy", r: r, edit: func(s *corev1.PodSpec) { s.DNSPolicy = "Banana" },
+			wantErr: "invalid DNSPolicy=Banana"},
 	} {
 		dns, warnings, err := c.r.DNSConfig(pod(c.edit))
 		if c.wantErr != "" {
@@ -154,7 +169,8 @@ func FuzzResolvConf(f *testing.F) {
 			return
 		}
 		limit(dns)
-		if len(dns.Servers) > serversMax || len(dns.Searches) > searchesMax || len(strings.Join(dns.Searches, " ")) > searchBytesMax {
+		if len(dns.Servers) > serversMax || len(dns.Searches) > searchesMax ||
+			len(strings.Join(dns.Searches, " ")) > searchBytesMax {
 			t.Errorf("beyond the limits: %v", dns)
 		}
 	})
@@ -176,7 +192,8 @@ func TestKernel(t *testing.T) {
 		"no subdomain": {"", &yes, "web"},
 		"too long":     {long, &yes, ""},
 	} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: corev1.PodSpec{Subdomain: c.subdomain, SetHostnameAsFQDN: c.fqdn}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"},
+			Spec: corev1.PodSpec{Subdomain: c.subdomain, SetHostnameAsFQDN: c.fqdn}}
 		got, err := Kernel(pod, "cluster.local")
 		if got != c.want || (err == nil) != (c.want != "") {
 			t.Errorf("%s: %q, %v", name, got, err)

@@ -24,7 +24,8 @@ const hostnameMax = 63
 func Of(pod *corev1.Pod, clusterDomain string) (hostname, domain string, err error) {
 	if o := pod.Spec.HostnameOverride; o != nil {
 		if problems := validation.IsDNS1123Subdomain(*o); len(problems) > 0 {
-			return "", "", fmt.Errorf("pod HostnameOverride %q is not a valid DNS subdomain: %s", *o, strings.Join(problems, ";"))
+			return "", "", fmt.Errorf("pod HostnameOverride %q is not a valid DNS subdomain: %s", *o, strings.Join(problems,
+				";"))
 		}
 		hostname, err = fit(pod.Name, *o)
 		return hostname, "", err
@@ -61,8 +62,9 @@ func Kernel(pod *corev1.Pod, clusterDomain string) (string, error) {
 	}
 	name := hostname + "." + domain
 	if len(name) > nodenameMax {
-		return "", fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, FQDN %s is too long (%d characters is the max, %d characters requested)",
-			name, nodenameMax, len(name))
+		return "",
+			fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, FQDN %s is too long (%d characters is the max, %d characters requested)",
+				name, nodenameMax, len(name))
 	}
 	return name, nil
 }

@@ -91,7 +91,8 @@ func formatMap(m map[string]string) string {
 // Resource returns the request or limit that ref names, in units of its divisor, rounded up. A ref without a container
 // name refers to c. If the container has no such limit, the pod's limit is returned, else the node's allocatable, so
 // that a program can size itself by it. Huge pages have no default, because they are never overcommitted.
-func Resource(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSelector, allocatable corev1.ResourceList) (string, error) {
+func Resource(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSelector,
+	allocatable corev1.ResourceList) (string, error) {
 	if ref.ContainerName != "" {
 		if c = containerNamed(pod, ref.ContainerName); c == nil {
 			return "", fmt.Errorf("container %s not found", ref.ContainerName)
@@ -114,7 +115,8 @@ func Resource(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSel
 	case "requests":
 		quantity = c.Resources.Requests[resourceName]
 	case "limits":
-		if quantity = c.Resources.Limits[resourceName]; quantity.IsZero() && !strings.HasPrefix(name, corev1.ResourceHugePagesPrefix) {
+		if quantity = c.Resources.Limits[resourceName]; quantity.IsZero() && !strings.HasPrefix(name,
+			corev1.ResourceHugePagesPrefix) {
 			quantity = limitOutside(pod, resourceName, allocatable)
 		}
 	default:

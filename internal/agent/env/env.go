@@ -56,7 +56,8 @@ type Builder struct {
 }
 
 // Build returns the environment of container c of pod.
-func (b *Builder) Build(ctx context.Context, pod *corev1.Pod, c *corev1.Container, facts Facts) ([]*runtimeapi.KeyValue, error) {
+func (b *Builder) Build(ctx context.Context, pod *corev1.Pod, c *corev1.Container,
+	facts Facts) ([]*runtimeapi.KeyValue, error) {
 	services, err := b.serviceVars(pod)
 	if err != nil {
 		return nil, err
@@ -257,7 +258,8 @@ func (f *fold) fileKey(ref *corev1.FileKeySelector) (value string, ok bool, err 
 	case err != nil:
 		return "", false, fmt.Errorf("couldn't parse env file: %w", err)
 	case !ok && !optional:
-		return "", false, fmt.Errorf("environment variable key %q not found in file %q of volume %q", ref.Key, ref.Path, ref.VolumeName)
+		return "", false, fmt.Errorf("environment variable key %q not found in file %q of volume %q", ref.Key, ref.Path,
+			ref.VolumeName)
 	}
 	return value, ok, nil
 }
@@ -305,7 +307,8 @@ func finish(vars []variable) ([]*runtimeapi.KeyValue, error) {
 		case v.name == "" || strings.ContainsAny(v.name, "=\x00") || !utf8.ValidString(v.name):
 			return nil, fmt.Errorf("environment variable name %q: must be non-empty UTF-8 text without '=' and NUL", v.name)
 		case strings.Contains(v.value, "\x00"):
-			return nil, fmt.Errorf("environment variable %s: its value contains a NUL byte, which no process can receive; mount it as a volume instead", v.name)
+			return nil,
+				fmt.Errorf("environment variable %s: its value contains a NUL byte, which no process can receive; mount it as a volume instead", v.name)
 		}
 		out[i] = &runtimeapi.KeyValue{Key: v.name, Value: []byte(v.value)}
 	}

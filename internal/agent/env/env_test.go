@@ -43,7 +43,8 @@ func (s shelf) Secret(_ context.Context, _, name string) (*corev1.Secret, error)
 }
 
 func service(ns, name, ip string, ports ...corev1.ServicePort) *corev1.Service {
-	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: ports}}
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
+		Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: ports}}
 }
 
 func inNamespace(services ...*corev1.Service) Services {
@@ -65,7 +66,8 @@ func aPod(links bool) *corev1.Pod {
 			Namespace: "shop", Name: "till", UID: "u1",
 			Labels: map[string]string{"app": "till", "a": `x"y`}, Annotations: map[string]string{"example.com/Note": "n"},
 		},
-		Spec: corev1.PodSpec{NodeName: "n1", ServiceAccountName: "sa", EnableServiceLinks: &links, Containers: []corev1.Container{{Name: "c"}}},
+		Spec: corev1.PodSpec{NodeName: "n1", ServiceAccountName: "sa", EnableServiceLinks: &links,
+			Containers: []corev1.Container{{Name: "c"}}},
 	}
 }
 
@@ -77,10 +79,12 @@ func TestBuild(t *testing.T) {
 		return &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}
 	}
 	configKey := func(name, key string, optional *bool) *corev1.EnvVarSource {
-		return &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref(name), Key: key, Optional: optional}}
+		return &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref(name), Key: key,
+			Optional: optional}}
 	}
 	secretKey := func(name, key string, optional *bool) *corev1.EnvVarSource {
-		return &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: ref(name), Key: key, Optional: optional}}
+		return &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: ref(name), Key: key,
+			Optional: optional}}
 	}
 	objects := shelf{
 		configMaps: map[string]map[string]string{"cm": {"b": "2", "a": "1", "ref": "$(a)"}},
@@ -104,34 +108,50 @@ func TestBuild(t *testing.T) {
 		{name: "references reach services",
 			env: []corev1.EnvVar{{Name: "URL", Value: "https://$(KUBERNETES_SERVICE_HOST)"}}, want: "URL=https://10.0.0.1"},
 		{name: "envFrom: sorted keys, prefix, values not expanded, env overrides",
-			from: []corev1.EnvFromSource{{Prefix: "P_", ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: ref("cm")}}},
+			from: []corev1.EnvFromSource{{Prefix: "P_",
+				ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: ref("cm")}}},
 			env:  []corev1.EnvVar{{Name: "P_b", Value: "$(P_a)x"}},
 			want: "P_a=1\nP_b=1x\nP_ref=$(a)"},
 		{name: "envFrom secret",
-			from: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: ref("none"), Optional: &yes}}}, want: ""},
+			from: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: ref("none"),
+				Optional: &yes}}}, want: ""},
 		{name: "envFrom missing",
 			from:    []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: ref("none")}}},
 			wantErr: `secret "none" not found`},
-		{name: "keys", env: []corev1.EnvVar{{Name: "A", ValueFrom: configKey("cm", "a", nil)}, {Name: "S", ValueFrom: secretKey("s", "key", nil)}, {Name: "BIN", ValueFrom: secretKey("s", "bin", nil)}},
+		{name: "keys", env: []corev1.EnvVar{{Name: "A", ValueFrom: configKey("cm", "a", nil)},
+			{Name: "S", ValueFrom: secretKey("s", "key", nil)}, {Name: "BIN", ValueFrom: secretKey("s", "bin", nil)}},
 			want: "A=1\nS=hush\nBIN=\xff"},
 		{name: "optional ones that are missing declare nothing",
-			env: []corev1.EnvVar{{Name: "A", ValueFrom: configKey("cm", "zz", &yes)}, {Name: "B", ValueFrom: configKey("zz", "a", &yes)}, {Name: "C", ValueFrom: secretKey("zz", "a", &yes)}, {Name: "D", ValueFrom: secretKey("s", "zz", &yes)}}, want: ""},
-		{name: "missing key", env: []corev1.EnvVar{{Name: "A", ValueFrom: configKey("cm", "zz", nil)}}, wantErr: "couldn't find key zz in ConfigMap shop/cm"},
-		{name: "missing secret key", env: []corev1.EnvVar{{Name: "A", ValueFrom: secretKey("s", "zz", nil)}}, wantErr: "couldn't find key zz in Secret shop/s"},
-		{name: "missing configMap", env: []corev1.EnvVar{{Name: "A", ValueFrom: configKey("zz", "a", nil)}}, wantErr: `configmap "zz" not found`},
-		{name: "NUL names the variable, not the value", env: []corev1.EnvVar{{Name: "A", ValueFrom: secretKey("s", "nul", nil)}}, wantErr: "environment variable A: its value contains a NUL byte"},
+			env: []corev1.EnvVar{{Name: "A", ValueFrom: configKey("cm", "zz", &yes)}, {Name: "B", ValueFrom: configKey("zz", "a",
+				&yes)}, {Name: "C", ValueFrom: secretKey("zz", "a", &yes)}, {Name: "D", ValueFrom: secretKey("s", "zz", &yes)}},
+			want: ""},
+		{name: "missing key", env: []corev1.EnvVar{{Name: "A", ValueFrom: configKey("cm", "zz", nil)}},
+			wantErr: "couldn't find key zz in ConfigMap shop/cm"},
+		{name: "missing secret key", env: []corev1.EnvVar{{Name: "A", ValueFrom: secretKey("s", "zz", nil)}},
+			wantErr: "couldn't find key zz in Secret shop/s"},
+		{name: "missing configMap", env: []corev1.EnvVar{{Name: "A", ValueFrom: configKey("zz", "a", nil)}},
+			wantErr: `configmap "zz" not found`},
+		{name: "NUL names the variable, not the value", env: []corev1.EnvVar{{Name: "A", ValueFrom: secretKey("s", "nul",
+			nil)}}, wantErr: "environment variable A: its value contains a NUL byte"},
 		{name: "bad name", env: []corev1.EnvVar{{Name: "A=B", Value: "x"}}, wantErr: `environment variable name "A=B"`},
 		{name: "fields", env: []corev1.EnvVar{
-			{Name: "NAME", ValueFrom: field("metadata.name")}, {Name: "NS", ValueFrom: field("metadata.namespace")}, {Name: "UID", ValueFrom: field("metadata.uid")},
+			{Name: "NAME", ValueFrom: field("metadata.name")}, {Name: "NS",
+				ValueFrom: field("metadata.namespace")}, {Name: "UID", ValueFrom: field("metadata.uid")},
 			{Name: "NODE", ValueFrom: field("spec.nodeName")}, {Name: "SA", ValueFrom: field("spec.serviceAccountName")},
-			{Name: "IP", ValueFrom: field("status.podIP")}, {Name: "IPS", ValueFrom: field("status.podIPs")}, {Name: "HOST", ValueFrom: field("status.hostIP")}, {Name: "HOSTS", ValueFrom: field("status.hostIPs")},
-			{Name: "LABELS", ValueFrom: field("metadata.labels")}, {Name: "APP", ValueFrom: field("metadata.labels['app']")}, {Name: "NOTE", ValueFrom: field("metadata.annotations['example.com/Note']")}},
+			{Name: "IP", ValueFrom: field("status.podIP")}, {Name: "IPS", ValueFrom: field("status.podIPs")}, {Name: "HOST",
+				ValueFrom: field("status.hostIP")}, {Name: "HOSTS", ValueFrom: field("status.hostIPs")},
+			{Name: "LABELS", ValueFrom: field("metadata.labels")}, {Name: "APP",
+				ValueFrom: field("metadata.labels['app']")},
+			{Name: "NOTE", ValueFrom: field("metadata.annotations['example.com/Note']")}},
 			want: "NAME=till\nNS=shop\nUID=u1\nNODE=n1\nSA=sa\nIP=10.1.0.7\nIPS=10.1.0.7,fd00::7\nHOST=192.0.2.1\nHOSTS=192.0.2.1\nLABELS=a=\"x\\\"y\"\napp=\"till\"\nAPP=till\nNOTE=n"},
-		{name: "unknown field", env: []corev1.EnvVar{{Name: "A", ValueFrom: field("status.phase")}}, wantErr: "unsupported fieldPath: status.phase"},
+		{name: "unknown field", env: []corev1.EnvVar{{Name: "A", ValueFrom: field("status.phase")}},
+			wantErr: "unsupported fieldPath: status.phase"},
 		{name: "services of the namespace", links: true,
 			extra: []*corev1.Service{
-				service("shop", "my-db", "10.0.0.9", corev1.ServicePort{Port: 5432}, corev1.ServicePort{Name: "dns-udp", Port: 53, Protocol: "UDP"}),
-				service("shop", "headless", "None", corev1.ServicePort{Port: 1}), service("other", "far", "10.0.0.8", corev1.ServicePort{Port: 1})},
+				service("shop", "my-db", "10.0.0.9", corev1.ServicePort{Port: 5432}, corev1.ServicePort{Name: "dns-udp", Port: 53,
+					Protocol: "UDP"}),
+				service("shop", "headless", "None", corev1.ServicePort{Port: 1}), service("other", "far", "10.0.0.8",
+					corev1.ServicePort{Port: 1})},
 			env: []corev1.EnvVar{{Name: "X", Value: "$(MY_DB_PORT)"}},
 			want: "X=tcp://10.0.0.9:5432\nMY_DB_PORT=tcp://10.0.0.9:5432\n" +
 				"MY_DB_PORT_53_UDP=udp://10.0.0.9:53\nMY_DB_PORT_53_UDP_ADDR=10.0.0.9\nMY_DB_PORT_53_UDP_PORT=53\nMY_DB_PORT_53_UDP_PROTO=udp\n" +
@@ -216,8 +236,10 @@ func TestResource(t *testing.T) {
 		return out
 	}
 	pod := aPod(true)
-	pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: list("250m", "100Mi"), Limits: list("1500m", "")}
-	pod.Spec.InitContainers = []corev1.Container{{Name: "i", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi")}}}}
+	pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: list("250m", "100Mi"), Limits: list("1500m",
+		"")}
+	pod.Spec.InitContainers = []corev1.Container{{Name: "i",
+		Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi")}}}}
 	allocatable := list("8", "16Gi")
 	podLimit := aPod(true)
 	podLimit.Spec.Resources = &corev1.ResourceRequirements{Limits: list("2", "1Gi")}
@@ -274,7 +296,8 @@ func TestEnvFile(t *testing.T) {
 		{"../e", "A", "", false, "escapes"}, {"out", "A", "", false, "escapes"},
 	} {
 		got, ok, err := readEnvFile(dir, c.path, c.key)
-		if got != c.want || ok != c.ok || (err == nil) != (c.wantErr == "") || err != nil && !strings.Contains(err.Error(), c.wantErr) {
+		if got != c.want || ok != c.ok || (err == nil) != (c.wantErr == "") ||
+			err != nil && !strings.Contains(err.Error(), c.wantErr) {
 			t.Errorf("%+v: %q %v %v", c, got, ok, err)
 		}
 	}
@@ -282,7 +305,8 @@ func TestEnvFile(t *testing.T) {
 
 func TestCommandLine(t *testing.T) {
 	b := Builder{Objects: shelf{}, Services: inNamespace()}
-	c := &corev1.Container{Env: []corev1.EnvVar{{Name: "A", Value: "1"}}, Command: []string{"sh", "$(A)"}, Args: []string{"$(NO)", "$$(A)", "$A"}}
+	c := &corev1.Container{Env: []corev1.EnvVar{{Name: "A", Value: "1"}}, Command: []string{"sh", "$(A)"},
+		Args: []string{"$(NO)", "$$(A)", "$A"}}
 	vars, err := b.Build(context.Background(), aPod(true), c, Facts{})
 	if err != nil {
 		t.Fatal(err)
@@ -327,7 +351,8 @@ func TestMoreThanAProcessCanBeGiven(t *testing.T) {
 		if err == nil {
 			_, _, err = CommandLine(c, vars)
 		}
-		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) || err != nil && strings.Contains(err.Error(), "xx") {
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) ||
+			err != nil && strings.Contains(err.Error(), "xx") {
 			t.Errorf("want an error with %q, got %v", want, err)
 		}
 	}
@@ -336,7 +361,8 @@ func TestMoreThanAProcessCanBeGiven(t *testing.T) {
 	for range 1000 {
 		anew = append(anew, corev1.EnvVar{Name: "A", Value: half})
 	}
-	if vars, err := b.Build(context.Background(), aPod(true), &corev1.Container{Env: anew}, Facts{}); err != nil || len(vars[0].Value) != len(half) {
+	if vars, err := b.Build(context.Background(), aPod(true), &corev1.Container{Env: anew}, Facts{}); err != nil ||
+		len(vars[0].Value) != len(half) {
 		t.Errorf("one variable, again and again: %v", err)
 	}
 }

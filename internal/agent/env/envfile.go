@@ -67,19 +67,22 @@ func lookupEnvFile(text, key string) (value string, ok bool, err error) {
 		case strings.TrimRight(name, " \t") == "":
 			return "", false, fmt.Errorf("invalid environment variable format at line %d: empty variable name", line)
 		case strings.TrimRight(name, " \t") != name:
-			return "", false, fmt.Errorf("invalid environment variable format at line %d: whitespace before '=' is not allowed", line)
+			return "", false, fmt.Errorf("invalid environment variable format at line %d: whitespace before '=' is not allowed",
+				line)
 		case strings.HasPrefix(rest, " ") || strings.HasPrefix(rest, "\t"):
 			if name == key {
 				return "", false, nil
 			}
 			continue
 		case !strings.HasPrefix(rest, "'"):
-			return "", false, fmt.Errorf("invalid environment variable format at line %d: value must be enclosed in single quotes", line)
+			return "", false,
+				fmt.Errorf("invalid environment variable format at line %d: value must be enclosed in single quotes", line)
 		}
 		start, body := line, rest[1:]
 		for !strings.Contains(body, "'") {
 			if text == "" {
-				return "", false, fmt.Errorf("invalid environment variable format starting at line %d: unclosed single quote", start)
+				return "", false, fmt.Errorf("invalid environment variable format starting at line %d: unclosed single quote",
+					start)
 			}
 			var next string
 			next, text, _ = strings.Cut(text, "\n")
@@ -88,7 +91,8 @@ func lookupEnvFile(text, key string) (value string, ok bool, err error) {
 		}
 		value, tail, _ := strings.Cut(body, "'")
 		if tail = strings.TrimLeft(tail, " \t"); tail != "" && tail[0] != '#' {
-			return "", false, fmt.Errorf("invalid environment variable format at line %d: unexpected content after closing quote", line)
+			return "", false,
+				fmt.Errorf("invalid environment variable format at line %d: unexpected content after closing quote", line)
 		}
 		if name == key {
 			return value, value != "", nil

@@ -29,7 +29,8 @@ func TestExpandPath(t *testing.T) {
 	if err != nil || path != "1///" || strings.Join(missing, ",") != "E,Z" {
 		t.Errorf("%q %v %v", path, missing, err)
 	}
-	if _, _, err := ExpandPath(strings.Repeat("$(A)", 4096), lookup); err == nil || !strings.Contains(err.Error(), "4095 bytes of a path") {
+	if _, _, err := ExpandPath(strings.Repeat("$(A)", 4096), lookup); err == nil ||
+		!strings.Contains(err.Error(), "4095 bytes of a path") {
 		t.Errorf("a path of 4096 bytes: %v", err)
 	}
 }
@@ -40,7 +41,8 @@ func TestExpandIsBounded(t *testing.T) {
 	asked := 0
 	lookup := func(string) (string, bool) { asked++; return value, true }
 	for in, bad := range map[string]bool{
-		"$(A)": false, "$(A)" + value[1:]: false, "$(A)$(A)": true, value + value: true, strings.Repeat("$(A)", 300_000): true,
+		"$(A)": false, "$(A)" + value[1:]: false, "$(A)$(A)": true, value + value: true, strings.Repeat("$(A)",
+			300_000): true,
 		strings.Repeat("$(", 600_000): true, strings.Repeat("$(", 60_000): false,
 	} {
 		asked = 0
@@ -49,7 +51,10 @@ func TestExpandIsBounded(t *testing.T) {
 			t.Errorf("%d bytes %.8q...: %d bytes, %d lookups, %v", len(in), in, len(got), asked, err)
 		}
 	}
-	if allocated := testing.AllocsPerRun(1, func() { _, _ = ExpandAll(slices.Repeat([]string{"$(A)"}, 1_000_000), lookup) }); allocated > 1000 {
+	if allocated := testing.AllocsPerRun(1, func() {
+		_, _ = ExpandAll(slices.Repeat([]string{"$(A)"}, 1_000_000),
+			lookup)
+	}); allocated > 1000 {
 		t.Errorf("%v allocations for arguments of which there are too many", allocated)
 	}
 }

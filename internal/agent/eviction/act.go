@@ -63,14 +63,16 @@ func (g *Guard) orderStops(p *check) []*kill {
 			continue // cannot happen: the core saw no other pods
 		}
 		pod, at := p.present[i].Pod, time.Now().Add(v.Grace)
-		if !g.o.Pods.Evict(pod.UID, pods.Eviction{Reason: eviction.Reason, Message: v.Message, KillAt: at, Disrupts: v.Disruption}) {
+		if !g.o.Pods.Evict(pod.UID, pods.Eviction{Reason: eviction.Reason, Message: v.Message, KillAt: at,
+			Disrupts: v.Disruption}) {
 			continue // the pod has ended meanwhile
 		}
 		k := &kill{victim: v, pod: pod, group: g.o.Of(pod, "")}
 		kills = append(kills, k)
 		g.deadlines[pod.UID] = &deadline{at: at, group: k.group}
 		if !v.Ending && !p.present[i].Static {
-			intent.Pods = append(intent.Pods, journal.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: v.ID, Message: v.Message, Until: at.UnixNano(), Disrupts: v.Disruption})
+			intent.Pods = append(intent.Pods, journal.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: v.ID,
+				Message: v.Message, Until: at.UnixNano(), Disrupts: v.Disruption})
 		}
 	}
 	if len(intent.Pods) > 0 {
@@ -117,7 +119,8 @@ func (g *Guard) finish(uid types.UID, group string) {
 	if err != nil {
 		slog.Error("evicted pod not killed; trying again", "uid", uid, "cgroup", group, "err", err)
 	} else if how.Processes > 0 {
-		slog.Info("evicted pod's termination grace period is over: killed", "uid", uid, "cgroup", group, "how", how.How, "processes", how.Processes)
+		slog.Info("evicted pod's termination grace period is over: killed", "uid", uid, "cgroup", group, "how", how.How,
+			"processes", how.Processes)
 	}
 	g.recording.Go(func() { how.FreeMemory() })
 	g.o.Pods.Resync(uid)
@@ -152,7 +155,8 @@ func (g *Guard) reclaim(ctx context.Context, p *check, r eviction.Reclaim) {
 		if do != nil {
 			err = do(ctx, r)
 		}
-		slog.Info("reclaimed before evicting", "step", r.Step, "signal", r.Signal, "until", r.Until, "took", time.Since(began).Round(time.Millisecond), "err", err)
+		slog.Info("reclaimed before evicting", "step", r.Step, "signal", r.Signal, "until", r.Until,
+			"took", time.Since(began).Round(time.Millisecond), "err", err)
 		g.mu.Lock()
 		g.done[r.Step] = g.clock.Instant(time.Now())
 		g.mu.Unlock()

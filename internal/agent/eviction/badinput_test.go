@@ -36,7 +36,9 @@ func TestASignalWithoutAFileSystemIsNotJudged(t *testing.T) {
 		{gone, gone, nil},
 		{o.NodeFS, gone, []allocatable.Signal{allocatable.NodeFSAvailable, allocatable.NodeFSInodesFree}},
 		{o.NodeFS, "", []allocatable.Signal{allocatable.NodeFSAvailable, allocatable.NodeFSInodesFree}},
-		{o.NodeFS, o.NodeFS, []allocatable.Signal{allocatable.NodeFSAvailable, allocatable.NodeFSInodesFree, allocatable.ImageFSAvailable, allocatable.ImageFSInodesFree, allocatable.ContainerFSAvailable, allocatable.ContainerFSInodesFree}},
+		{o.NodeFS, o.NodeFS, []allocatable.Signal{allocatable.NodeFSAvailable, allocatable.NodeFSInodesFree,
+			allocatable.ImageFSAvailable, allocatable.ImageFSInodesFree, allocatable.ContainerFSAvailable,
+			allocatable.ContainerFSInodesFree}},
 	} {
 		o.NodeFS, o.ImageFS = c.node, c.images
 		g, err := New(o)
@@ -46,7 +48,8 @@ func TestASignalWithoutAFileSystemIsNotJudged(t *testing.T) {
 		var facts eviction.Facts
 		g.observe(&facts, 1)
 		seen := facts.Signals
-		for _, s := range []allocatable.Signal{allocatable.MemoryAvailable, allocatable.AllocatableMemory, allocatable.PIDAvailable} {
+		for _, s := range []allocatable.Signal{allocatable.MemoryAvailable, allocatable.AllocatableMemory,
+			allocatable.PIDAvailable} {
 			if _, ok := seen[s]; !ok {
 				t.Errorf("nodefs %q, imagefs %q: %s was not read", c.node, c.images, s)
 			}
@@ -72,7 +75,8 @@ func TestNothingReadIsNoReasonToKill(t *testing.T) {
 	o.NodeFS = filepath.Join(t.TempDir(), "gone")
 	o.ImageFS = ""
 	o.Group = "/plimsoll-no-such-group"
-	b.pods = append(b.pods, podentry.Present{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "ghost", UID: "ghost"}}})
+	b.pods = append(b.pods, podentry.Present{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default",
+		Name: "ghost", UID: "ghost"}}})
 	g, err := New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -186,7 +186,8 @@ func New(o Options) (*Guard, error) {
 	}
 	g := &Guard{
 		o: o, kernel: kernel, decider: eviction.New(o.Config), clock: clock.New(),
-		recallEnd: time.Now().Add(recallFor), deadlines: map[types.UID]*deadline{}, done: map[eviction.Step]unit.Instant{}, recalled: map[types.UID]pods.Eviction{},
+		recallEnd: time.Now().Add(recallFor), deadlines: map[types.UID]*deadline{}, done: map[eviction.Step]unit.Instant{},
+		recalled: map[types.UID]pods.Eviction{},
 	}
 	g.sources = g.openSources
 	return g, g.readIntents()
@@ -295,7 +296,8 @@ func (g *Guard) checkAndRest(ctx context.Context, why []string) time.Time {
 	cost := threadTime() - before
 	if cost > idleRestMax && time.Since(g.warnedAt) >= warnEvery {
 		g.warnedAt = time.Now()
-		slog.Warn("a check of the eviction signals took long; evictions may be late", "cpu", cost, "after", time.Since(g.checkedAt))
+		slog.Warn("a check of the eviction signals took long; evictions may be late", "cpu", cost,
+			"after", time.Since(g.checkedAt))
 	}
 	if g.idle {
 		g.restUntil = time.Now().Add(min(idleFactor*cost, idleRestMax))
@@ -353,7 +355,8 @@ func (g *Guard) lockMemory(p *check) {
 	}
 	if err := g.o.Lock(want); err != nil {
 		g.lockFailed = true
-		slog.Warn("the agent's own memory is not locked: it may be reclaimed when memory is short, and evictions may be late", "err", err)
+		slog.Warn("the agent's own memory is not locked: it may be reclaimed when memory is short, and evictions may be late",
+			"err", err)
 		return
 	}
 	g.mu.Lock()

@@ -102,9 +102,11 @@ func (g *Guard) disks(s map[allocatable.Signal]eviction.Observation, now unit.In
 	} else if images.Device != node.Device {
 		layout = eviction.ImageDisk
 	}
-	twins := map[allocatable.Signal]allocatable.Signal{allocatable.ContainerFSAvailable: allocatable.NodeFSAvailable, allocatable.ContainerFSInodesFree: allocatable.NodeFSInodesFree}
+	twins := map[allocatable.Signal]allocatable.Signal{allocatable.ContainerFSAvailable: allocatable.NodeFSAvailable,
+		allocatable.ContainerFSInodesFree: allocatable.NodeFSInodesFree}
 	if layout == eviction.ImageDisk {
-		twins = map[allocatable.Signal]allocatable.Signal{allocatable.ContainerFSAvailable: allocatable.ImageFSAvailable, allocatable.ContainerFSInodesFree: allocatable.ImageFSInodesFree}
+		twins = map[allocatable.Signal]allocatable.Signal{allocatable.ContainerFSAvailable: allocatable.ImageFSAvailable,
+			allocatable.ContainerFSInodesFree: allocatable.ImageFSInodesFree}
 	}
 	for signal, twin := range twins {
 		if o, ok := s[twin]; ok {

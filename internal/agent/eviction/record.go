@@ -38,7 +38,8 @@ func (g *Guard) record(p *check, kills []*kill, changed bool) {
 		return
 	}
 	g.lastNews = news
-	detail := journal.Decision{Notifications: append([]string(nil), p.why...), Config: g.o.Config, Before: p.before, Now: p.now, Facts: p.facts, Decided: p.decision}
+	detail := journal.Decision{Notifications: append([]string(nil), p.why...), Config: g.o.Config, Before: p.before,
+		Now: p.now, Facts: p.facts, Decided: p.decision}
 	took := time.Since(p.began)
 	g.recording.Go(func() { // Run waits for it, so that the journal is still open
 		for _, k := range kills {
@@ -71,7 +72,8 @@ func (g *Guard) recordKill(k *kill) journal.Kill {
 		out.Error = k.err.Error()
 		log.Error("pod evicted; its processes are not killed yet", "err", k.err)
 	case v.Ending:
-		log.Warn("terminating pod is killed before its grace period ends", "how", k.how.How, "processes", k.how.Processes, "after", k.after)
+		log.Warn("terminating pod is killed before its grace period ends", "how", k.how.How, "processes", k.how.Processes,
+			"after", k.after)
 		return out
 	default:
 		log.Warn("pod evicted", "how", k.how.How, "processes", k.how.Processes, "after", k.after)
@@ -83,7 +85,8 @@ func (g *Guard) recordKill(k *kill) journal.Kill {
 }
 
 func (g *Guard) nodeEvent(kind, reason, message string) {
-	g.o.Recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: g.o.Node, UID: types.UID(g.o.Node)}, kind, reason, message)
+	g.o.Recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: g.o.Node, UID: types.UID(g.o.Node)},
+		kind, reason, message)
 }
 
 // write appends a decision to the journal.
@@ -92,7 +95,8 @@ func (g *Guard) write(d journal.Decision, took time.Duration) {
 	for _, v := range d.Decided.Victims {
 		r.Pods = append(r.Pods, journal.Pod{Namespace: v.Namespace, Name: v.Name, UID: v.ID, Message: v.Message})
 	}
-	slog.Info("eviction decision", "what", r.Text, "notifications", d.Notifications, "took", took, "pods", len(d.Facts.Pods))
+	slog.Info("eviction decision", "what", r.Text, "notifications", d.Notifications, "took", took,
+		"pods", len(d.Facts.Pods))
 	var err error
 	if r.Detail, err = json.Marshal(d); err == nil {
 		_, err = g.o.Journal.Append(r)
@@ -113,7 +117,8 @@ func (g *Guard) readIntents() error {
 			continue
 		}
 		for _, p := range r.Pods {
-			g.recalled[types.UID(p.UID)] = pods.Eviction{Reason: eviction.Reason, Message: p.Message, KillAt: time.Unix(0, p.Until), Disrupts: p.Disrupts}
+			g.recalled[types.UID(p.UID)] = pods.Eviction{Reason: eviction.Reason, Message: p.Message, KillAt: time.Unix(0,
+				p.Until), Disrupts: p.Disrupts}
 		}
 	}
 	return nil

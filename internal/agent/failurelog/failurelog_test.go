@@ -25,7 +25,8 @@ func TestLog(t *testing.T) {
 			do    func()
 			lines []string
 		}{
-			{"the first failure", 0, func() { l.Failed("renew", refused, "node", "n") }, []string{"level=WARN msg=renew node=n err=refused"}},
+			{"the first failure", 0, func() { l.Failed("renew", refused, "node", "n") },
+				[]string{"level=WARN msg=renew node=n err=refused"}},
 			{"another action", 0, func() { l.Failed("list", refused) }, []string{"level=WARN msg=list err=refused"}},
 			{"the same again", 30 * time.Second, func() { l.Failed("renew", refused, "node", "n") }, nil},
 			{"another reason", 0, func() { l.Failed("renew", away) }, []string{"level=WARN msg=renew err=away"}},

@@ -55,7 +55,8 @@ func TestFound(t *testing.T) {
 	d := dirsOf(t)
 	d.put(t, kubeletstate.CPUsFile, kubeletstate.CPUs{
 		Policy: kubeletstate.CPUsStatic, Shared: idset.Of(0, 3),
-		Exclusive: map[string]map[string]idset.Set{"u": {"app": idset.Of(1, 2), "init": idset.Of(1)}, "other": {"c": idset.Of(4)}},
+		Exclusive: map[string]map[string]idset.Set{"u": {"app": idset.Of(1, 2), "init": idset.Of(1)},
+			"other": {"c": idset.Of(4)}},
 	}.Marshal())
 	d.put(t, kubeletstate.MemoryFile, kubeletstate.Memory{
 		Policy:   kubeletstate.MemoryStatic,
@@ -99,7 +100,8 @@ func TestWrongFile(t *testing.T) {
 	d.put(t, kubeletstate.DevicesFile, nil)
 	_, err := Read(d)
 	for _, want := range []string{
-		filepath.Join(d.Root, "cpu_manager_state") + ": checksum ", filepath.Join(d.Plugins, "kubelet_internal_checkpoint") + ": EOF",
+		filepath.Join(d.Root, "cpu_manager_state") + ": checksum ", filepath.Join(d.Plugins, "kubelet_internal_checkpoint") +
+			": EOF",
 		"Put a whole copy of it back, or drain this node and delete the file",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -157,7 +159,8 @@ func TestKeeper(t *testing.T) {
 		}}})
 		changed <- struct{}{}
 		synctest.Wait()
-		if got := d.get(t, kubeletstate.CPUsFile); !strings.Contains(got, `"defaultCpuSet":"0-1,3","entries":{"u":{"c":"2"}}`) {
+		if got := d.get(t, kubeletstate.CPUsFile); !strings.Contains(got,
+			`"defaultCpuSet":"0-1,3","entries":{"u":{"c":"2"}}`) {
 			t.Errorf("after an assignment: %s", got)
 		}
 		memory := d.get(t, kubeletstate.MemoryFile)

@@ -23,7 +23,8 @@ func TestFieldsOfHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		err := sample.Unproved(podfields.ObserverHook, func(pod *corev1.Pod) (any, error) {
 			var seen []any
-			r := Runner{Runtime: runtime(func(_ context.Context, in *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+			r := Runner{Runtime: runtime(func(_ context.Context, in *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse,
+				error) {
 				seen = append(seen, in.Cmd)
 				return &runtimeapi.ExecSyncResponse{}, nil
 			})}
@@ -78,7 +79,8 @@ func TestEveryTypeIsRun(t *testing.T) {
 		field.Set(reflect.New(field.Type().Elem()))
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel() // the question is how run would do it, not how it ends
-		r := Runner{Runtime: runtime(func(ctx context.Context, _ *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+		r := Runner{Runtime: runtime(func(ctx context.Context, _ *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse,
+			error) {
 			return nil, ctx.Err()
 		})}
 		err := r.run(ctx, &corev1.Pod{}, &corev1.Container{}, h, "id", "127.0.0.1")

@@ -52,7 +52,8 @@ func (r Runner) PreStop(ctx context.Context, pod *corev1.Pod, c *corev1.Containe
 	return r.run(ctx, pod, c, c.Lifecycle.PreStop, id, ip)
 }
 
-func (r Runner) run(ctx context.Context, pod *corev1.Pod, c *corev1.Container, h *corev1.LifecycleHandler, id, ip string) error {
+func (r Runner) run(ctx context.Context, pod *corev1.Pod, c *corev1.Container, h *corev1.LifecycleHandler, id,
+	ip string) error {
 	switch {
 	case h.Exec != nil:
 		return r.exec(ctx, id, h.Exec.Command)
@@ -88,7 +89,8 @@ func (r Runner) exec(ctx context.Context, id string, command []string) error {
 
 // get sends the request. If the hook asks for HTTPS and the server speaks HTTP, the request is sent again over HTTP,
 // because kubelets before 1.24 ignored the scheme. The kubelet does the same and records the same Event.
-func (r Runner) get(ctx context.Context, pod *corev1.Pod, c *corev1.Container, action *corev1.HTTPGetAction, ip string) error {
+func (r Runner) get(ctx context.Context, pod *corev1.Pod, c *corev1.Container, action *corev1.HTTPGetAction,
+	ip string) error {
 	request, err := probe.Request(ctx, action, c, ip, "lifecycle")
 	if err != nil {
 		return fmt.Errorf("httpGet: %w", err)

@@ -23,14 +23,16 @@ import (
 
 type runtime func(ctx context.Context, in *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error)
 
-func (r runtime) ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
+func (r runtime) ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest,
+	_ ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
 	return r(ctx, in)
 }
 
 // saving records how much of a command's output it is asked to keep.
 type saving struct{ kept int }
 
-func (s *saving) ExecSync(_ context.Context, _ *runtimeapi.ExecSyncRequest, options ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
+func (s *saving) ExecSync(_ context.Context, _ *runtimeapi.ExecSyncRequest,
+	options ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
 	s.kept = cri.KeptOutput(options)
 	return &runtimeapi.ExecSyncResponse{}, nil
 }
@@ -51,18 +53,21 @@ func with(h *corev1.LifecycleHandler) *corev1.Container {
 func TestExec(t *testing.T) {
 	var got *runtimeapi.ExecSyncRequest
 	exit := int32(0)
-	r := Runner{Runtime: runtime(func(_ context.Context, in *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+	r := Runner{Runtime: runtime(func(_ context.Context, in *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse,
+		error) {
 		got = in
 		return &runtimeapi.ExecSyncResponse{ExitCode: exit, Stderr: []byte("a secret")}, nil
 	})}
 	c := with(&corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"bye"}}})
 	ctx, cancel := context.WithTimeout(context.Background(), 7*time.Second)
 	defer cancel()
-	if err := r.PreStop(ctx, &corev1.Pod{}, c, "id", ""); err != nil || got.ContainerId != "id" || got.Timeout != 7 || got.Cmd[0] != "bye" {
+	if err := r.PreStop(ctx, &corev1.Pod{}, c, "id", ""); err != nil || got.ContainerId != "id" || got.Timeout != 7 ||
+		got.Cmd[0] != "bye" {
 		t.Errorf("%v %v", got, err)
 	}
 	exit = 2
-	if err := r.PostStart(context.Background(), &corev1.Pod{}, c, "id", ""); err == nil || err.Error() != "exec: command exited with 2" || got.Timeout != 0 {
+	if err := r.PostStart(context.Background(), &corev1.Pod{}, c, "id", ""); err == nil ||
+		err.Error() != "exec: command exited with 2" || got.Timeout != 0 {
 		t.Errorf("%v %v", got, err)
 	}
 	if err := r.PostStart(context.Background(), &corev1.Pod{}, &corev1.Container{}, "id", ""); err != nil {
@@ -77,7 +82,8 @@ func TestHTTP(t *testing.T) {
 	hits := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		hits++
-		if r.Header.Get("User-Agent") != "kube-lifecycle/1.36" || r.Header.Get("Authorization") != "" && r.TLS == nil && r.URL.Path == "/s" {
+		if r.Header.Get("User-Agent") != "kube-lifecycle/1.36" || r.Header.Get("Authorization") != "" && r.TLS == nil &&
+			r.URL.Path == "/s" {
 			t.Errorf("headers %v", r.Header)
 		}
 		w.WriteHeader(500) // any response counts as success
@@ -88,12 +94,14 @@ func TestHTTP(t *testing.T) {
 	events := record.NewFakeRecorder(5)
 	r := Runner{Recorder: events, Metrics: metrics.New("n")}
 	action := &corev1.HTTPGetAction{Path: "/s", Port: intstr.FromInt(n)}
-	if err := r.PostStart(context.Background(), &corev1.Pod{}, with(&corev1.LifecycleHandler{HTTPGet: action}), "id", "127.0.0.1"); err != nil || hits != 1 {
+	if err := r.PostStart(context.Background(), &corev1.Pod{}, with(&corev1.LifecycleHandler{HTTPGet: action}), "id",
+		"127.0.0.1"); err != nil || hits != 1 {
 		t.Errorf("%v, %d hits", err, hits)
 	}
 	action.Scheme = "HTTPS"
 	action.HTTPHeaders = []corev1.HTTPHeader{{Name: "Authorization", Value: "x"}}
-	if err := r.PreStop(context.Background(), &corev1.Pod{}, with(&corev1.LifecycleHandler{HTTPGet: action}), "id", "127.0.0.1"); err != nil || hits != 2 {
+	if err := r.PreStop(context.Background(), &corev1.Pod{}, with(&corev1.LifecycleHandler{HTTPGet: action}), "id",
+		"127.0.0.1"); err != nil || hits != 2 {
 		t.Errorf("https to http: %v, %d hits", err, hits)
 	}
 	if e := <-events.Events; !strings.Contains(e, "LifecycleHTTPFallback") {
@@ -101,7 +109,8 @@ func TestHTTP(t *testing.T) {
 	}
 	counted(t, r.Metrics, "kubelet_lifecycle_handler_http_fallbacks_total")
 	server.Close()
-	if err := r.PreStop(context.Background(), &corev1.Pod{}, with(&corev1.LifecycleHandler{HTTPGet: action}), "id", "127.0.0.1"); err == nil {
+	if err := r.PreStop(context.Background(), &corev1.Pod{}, with(&corev1.LifecycleHandler{HTTPGet: action}), "id",
+		"127.0.0.1"); err == nil {
 		t.Error("nobody there, no error")
 	}
 }
@@ -125,7 +134,8 @@ func TestSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := with(&corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 5}})
 		began := time.Now()
-		if err := (Runner{}).PreStop(context.Background(), &corev1.Pod{}, c, "", ""); err != nil || time.Since(began) != 5*time.Second {
+		if err := (Runner{}).PreStop(context.Background(), &corev1.Pod{}, c, "", ""); err != nil ||
+			time.Since(began) != 5*time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)

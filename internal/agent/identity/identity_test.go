@@ -279,7 +279,8 @@ func TestFilesOfOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chain := c.ca.sign(t, x509.Certificate{Subject: nodeTemplate(node).Subject}, signer.Public(), -time.Minute, 2*time.Hour)
+	chain := c.ca.sign(t, x509.Certificate{Subject: nodeTemplate(node).Subject}, signer.Public(), -time.Minute,
+		2*time.Hour)
 	if err := files.save(chain, key, time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}

@@ -58,8 +58,9 @@ func writeKubeconfig(path string, bootstrap *rest.Config, pair string) error {
 // loadBootstrap reads the bootstrap kubeconfig.
 func loadBootstrap(path string) (*rest.Config, error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("read bootstrap kubeconfig: %w: create a token in the cluster (kubeadm token create) and write "+
-			"a kubeconfig with it there, or put the node's own kubeconfig in place", err)
+		return nil,
+			fmt.Errorf("read bootstrap kubeconfig: %w: create a token in the cluster (kubeadm token create) and write "+
+				"a kubeconfig with it there, or put the node's own kubeconfig in place", err)
 	}
 	config, err := kube.LoadKubeconfig(path)
 	if err != nil {

@@ -93,7 +93,8 @@ func serverTemplate(node string, addresses []corev1.NodeAddress) *x509.Certifica
 	var ips []netip.Addr
 	for _, a := range addresses {
 		switch ip, err := netip.ParseAddr(a.Address); {
-		case err == nil && (a.Type == corev1.NodeHostName || a.Type == corev1.NodeInternalIP || a.Type == corev1.NodeExternalIP):
+		case err == nil && (a.Type == corev1.NodeHostName || a.Type == corev1.NodeInternalIP ||
+			a.Type == corev1.NodeExternalIP):
 			ips = append(ips, ip.Unmap().WithZone(""))
 		case a.Address != "" && (a.Type == corev1.NodeInternalDNS || a.Type == corev1.NodeExternalDNS ||
 			err != nil && a.Type == corev1.NodeHostName):

@@ -381,7 +381,8 @@ func TestUnanswered(t *testing.T) {
 		if waited := time.Since(began); waited != 15*time.Minute {
 			t.Errorf("ended after %v", waited)
 		}
-		for _, want := range []string{"nobody decided about", "kubectl certificate approve " + api.made.Name, "an administrator"} {
+		for _, want := range []string{"nobody decided about", "kubectl certificate approve " + api.made.Name,
+			"an administrator"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%v: does not say %q", err, want)
 			}

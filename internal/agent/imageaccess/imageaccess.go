@@ -161,7 +161,10 @@ func (r *Records) Recover(images []Image) error {
 			continue
 		}
 		for _, image := range images {
-			if r.begun[intent.Image] > 0 || !slices.ContainsFunc(image.Names, func(n string) bool { return sameName(n, intent.Image) }) {
+			if r.begun[intent.Image] > 0 || !slices.ContainsFunc(image.Names, func(n string) bool {
+				return sameName(n,
+					intent.Image)
+			}) {
 				continue
 			}
 			if err := r.learn(intent.Image, image.ID, nil); err != nil {
@@ -191,7 +194,8 @@ func (r *Records) Prune(ids []string, since time.Time) error {
 			continue
 		}
 		var record kubeletconfigv1beta1.ImagePulledRecord
-		if err := load(path, "ImagePulledRecord", &record, &record.TypeMeta); err == nil && !record.LastUpdatedTime.Time.Before(since) {
+		if err := load(path, "ImagePulledRecord", &record, &record.TypeMeta); err == nil &&
+			!record.LastUpdatedTime.Time.Before(since) {
 			continue
 		}
 		errs = append(errs, remove(path))
@@ -245,11 +249,13 @@ func (r *Records) read(id string) (*imageaccess.Record, error) {
 }
 
 func decode(in *kubeletconfigv1beta1.ImagePulledRecord) *imageaccess.Record {
-	out := &imageaccess.Record{Image: in.ImageRef, ByName: map[string]imageaccess.Credentials{}, Updated: unit.WallOf(in.LastUpdatedTime.Time)}
+	out := &imageaccess.Record{Image: in.ImageRef, ByName: map[string]imageaccess.Credentials{},
+		Updated: unit.WallOf(in.LastUpdatedTime.Time)}
 	for name, c := range in.CredentialMapping {
 		known := imageaccess.Credentials{Everybody: c.NodePodsAccessible}
 		for _, s := range c.KubernetesSecrets {
-			known.Secrets = append(known.Secrets, imageaccess.Secret{UID: s.UID, Namespace: s.Namespace, Name: s.Name, Sum: s.CredentialHash})
+			known.Secrets = append(known.Secrets, imageaccess.Secret{UID: s.UID, Namespace: s.Namespace, Name: s.Name,
+				Sum: s.CredentialHash})
 		}
 		for _, a := range c.KubernetesServiceAccounts {
 			known.Accounts = append(known.Accounts, imageaccess.Account{UID: a.UID, Namespace: a.Namespace, Name: a.Name})
@@ -273,9 +279,10 @@ func encode(in *imageaccess.Record) *kubeletconfigv1beta1.ImagePulledRecord {
 			})
 		}
 		for _, a := range c.Accounts {
-			written.KubernetesServiceAccounts = append(written.KubernetesServiceAccounts, kubeletconfigv1beta1.ImagePullServiceAccount{
-				UID: a.UID, Namespace: a.Namespace, Name: a.Name,
-			})
+			written.KubernetesServiceAccounts = append(written.KubernetesServiceAccounts,
+				kubeletconfigv1beta1.ImagePullServiceAccount{
+					UID: a.UID, Namespace: a.Namespace, Name: a.Name,
+				})
 		}
 		out.CredentialMapping[name] = written
 	}
@@ -351,7 +358,8 @@ func load(path, kind string, into any, meta *metav1.TypeMeta) error {
 		return err
 	}
 	if !info.Mode().IsRegular() || info.Size() > fileMax {
-		return fmt.Errorf("%s: %s of %d bytes, want a regular file of at most %d", path, info.Mode().Type(), info.Size(), fileMax)
+		return fmt.Errorf("%s: %s of %d bytes, want a regular file of at most %d", path, info.Mode().Type(), info.Size(),
+			fileMax)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {

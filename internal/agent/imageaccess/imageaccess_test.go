@@ -41,7 +41,8 @@ func files(t *testing.T, root string) (pulling, pulled int) {
 	return pulling, pulled
 }
 
-var alice = &imageaccess.Credentials{Secrets: []imageaccess.Secret{{UID: "1", Namespace: "a", Name: "s", Sum: "00"}}, Accounts: []imageaccess.Account{{UID: "2", Namespace: "a", Name: "d"}}}
+var alice = &imageaccess.Credentials{Secrets: []imageaccess.Secret{{UID: "1", Namespace: "a", Name: "s", Sum: "00"}},
+	Accounts: []imageaccess.Account{{UID: "2", Namespace: "a", Name: "d"}}}
 
 // TestPull: what this process and the next one know of an image before, during and after its pull.
 func TestPull(t *testing.T) {
@@ -61,7 +62,8 @@ func TestPull(t *testing.T) {
 	}
 	check(t, r.Pulled("app", "id", alice))
 	q := open(t, root).Question("app", "id")
-	if q.Intent || q.Record == nil || len(q.Record.ByName["app"].Secrets) != 1 || q.Record.ByName["app"].Secrets[0] != alice.Secrets[0] ||
+	if q.Intent || q.Record == nil || len(q.Record.ByName["app"].Secrets) != 1 ||
+		q.Record.ByName["app"].Secrets[0] != alice.Secrets[0] ||
 		q.Record.ByName["app"].Accounts[0] != alice.Accounts[0] || q.Record.Updated == 0 {
 		t.Errorf("after: %+v", q.Record)
 	}
@@ -89,7 +91,8 @@ func TestUpstreamsRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	q := r.Question("r.io/app:1", "sha256:abc")
-	if q.Record == nil || q.Record.ByName["r.io/app"].Secrets[0] != (imageaccess.Secret{UID: "u", Namespace: "n", Name: "s", Sum: "h"}) || !q.Record.ByName["r.io/open"].Everybody {
+	if q.Record == nil || q.Record.ByName["r.io/app"].Secrets[0] != (imageaccess.Secret{UID: "u", Namespace: "n",
+		Name: "s", Sum: "h"}) || !q.Record.ByName["r.io/open"].Everybody {
 		t.Errorf("record %+v", q.Record)
 	}
 }
@@ -103,7 +106,8 @@ func TestRecover(t *testing.T) {
 		check(t, r.Begin(image))
 	}
 	next := open(t, root)
-	check(t, next.Recover([]Image{{ID: "one", Names: []string{"docker.io/library/app:latest"}}, {ID: "two", Names: []string{"r.io/there:1", "r.io/there@sha256:0"}}}))
+	check(t, next.Recover([]Image{{ID: "one", Names: []string{"docker.io/library/app:latest"}},
+		{ID: "two", Names: []string{"r.io/there:1", "r.io/there@sha256:0"}}}))
 	for image, id := range map[string]string{"app": "one", "r.io/there:1": "two"} {
 		if q := next.Question(image, id); q.Intent || q.Record == nil || len(q.Record.ByName) != 0 {
 			t.Errorf("%s: %+v", image, q)

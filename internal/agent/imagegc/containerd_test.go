@@ -43,12 +43,14 @@ func TestContainerd(t *testing.T) {
 	for _, name := range []string{"pause", "a", "b"} {
 		load(t, dir, name)
 	}
-	c := New(Options{Runtime: client, Images: client.Images, Config: coreimagegc.Config{High: 50, Low: 25}, Dir: filepath.Join(dir, "root")})
+	c := New(Options{Runtime: client, Images: client.Images, Config: coreimagegc.Config{High: 50, Low: 25},
+		Dir: filepath.Join(dir, "root")})
 
 	// Eviction asks for more than is available, so little that removing one image suffices.
 	u := usage(t, dir)
 	goal := u.Available + imageSize
-	if err := c.Reclaim(ctx, eviction.Reclaim{Step: eviction.UnusedImages, Signal: allocatable.ImageFSAvailable, Until: int64(goal)}); err != nil {
+	if err := c.Reclaim(ctx, eviction.Reclaim{Step: eviction.UnusedImages, Signal: allocatable.ImageFSAvailable,
+		Until: int64(goal)}); err != nil {
 		t.Fatal(err)
 	}
 	if got := usage(t, dir); got.Available < goal {
@@ -72,7 +74,8 @@ func TestContainerd(t *testing.T) {
 	}
 
 	// Inodes: no removable image is left, and the sandbox image stays.
-	if err := c.Reclaim(ctx, eviction.Reclaim{Step: eviction.UnusedImages, Signal: allocatable.ImageFSInodesFree, Until: 1 << 40}); err != nil {
+	if err := c.Reclaim(ctx, eviction.Reclaim{Step: eviction.UnusedImages, Signal: allocatable.ImageFSInodesFree,
+		Until: 1 << 40}); err != nil {
 		t.Fatal(err)
 	}
 	if left := names(t, client); !slices.Equal(left, []string{"test/pause:1"}) {
@@ -208,10 +211,13 @@ func load(t *testing.T, dir, name string) {
 		t.Fatal(err)
 	}
 	layer := archive(t, map[string][]byte{"data": content})
-	config := mustJSON(t, map[string]any{"architecture": "amd64", "os": "linux", "config": map[string]any{}, "rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + digest(layer)}}})
-	manifest := mustJSON(t, []map[string]any{{"Config": "config.json", "RepoTags": []string{"docker.io/test/" + name + ":1"}, "Layers": []string{"layer.tar"}}})
+	config := mustJSON(t, map[string]any{"architecture": "amd64", "os": "linux", "config": map[string]any{},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + digest(layer)}}})
+	manifest := mustJSON(t, []map[string]any{{"Config": "config.json", "RepoTags": []string{"docker.io/test/" + name +
+		":1"}, "Layers": []string{"layer.tar"}}})
 	file := filepath.Join(t.TempDir(), name+".tar")
-	if err := os.WriteFile(file, archive(t, map[string][]byte{"layer.tar": layer, "config.json": config, "manifest.json": manifest}), 0o600); err != nil {
+	if err := os.WriteFile(file, archive(t, map[string][]byte{"layer.tar": layer, "config.json": config,
+		"manifest.json": manifest}), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	run(t, "ctr", "-a", filepath.Join(dir, "s"), "-n", "k8s.io", "images", "import", file)

@@ -53,14 +53,16 @@ const (
 
 // Runtime knows which images containers use; *cri.Client implements it.
 type Runtime interface {
-	ListContainers(context.Context, *runtimeapi.ListContainersRequest, ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error)
+	ListContainers(context.Context, *runtimeapi.ListContainersRequest,
+		...grpc.CallOption) (*runtimeapi.ListContainersResponse, error)
 	Status(context.Context, *runtimeapi.StatusRequest, ...grpc.CallOption) (*runtimeapi.StatusResponse, error)
 }
 
 // Images lists and removes images: the runtime's image service.
 type Images interface {
 	ListImages(context.Context, *runtimeapi.ListImagesRequest, ...grpc.CallOption) (*runtimeapi.ListImagesResponse, error)
-	RemoveImage(context.Context, *runtimeapi.RemoveImageRequest, ...grpc.CallOption) (*runtimeapi.RemoveImageResponse, error)
+	RemoveImage(context.Context, *runtimeapi.RemoveImageRequest,
+		...grpc.CallOption) (*runtimeapi.RemoveImageResponse, error)
 }
 
 // Options are what a Collector needs. Recorder and Removed may be nil.
@@ -173,7 +175,8 @@ func (c *Collector) collectByUse(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("collect images: %w", err)
 	}
-	message := coreimagegc.ShortMessage(coreimagegc.Disk{Capacity: before.Capacity, Available: before.Available}, max(0, after.Available-before.Available))
+	message := coreimagegc.ShortMessage(coreimagegc.Disk{Capacity: before.Capacity, Available: before.Available},
+		max(0, after.Available-before.Available))
 	if c.o.Recorder != nil && c.o.Node != nil {
 		c.o.Recorder.Event(c.o.Node, corev1.EventTypeWarning, reasonFailed, message)
 	}
@@ -225,7 +228,8 @@ func (c *Collector) remove(ctx context.Context, image coreimagegc.Image, reason 
 	if err != nil {
 		return fmt.Errorf("remove image %s: %w", image.ID, err)
 	}
-	slog.Info("removed image", "image", image.ID, "size", image.Size, "for", reason, "took", time.Since(began).Round(time.Millisecond))
+	slog.Info("removed image", "image", image.ID, "size", image.Size, "for", reason,
+		"took", time.Since(began).Round(time.Millisecond))
 	c.o.Removed(reason)
 	return nil
 }

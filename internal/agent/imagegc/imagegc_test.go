@@ -31,11 +31,13 @@ type shelf struct {
 	info       map[string]string
 }
 
-func (s *shelf) ListImages(context.Context, *runtimeapi.ListImagesRequest, ...grpc.CallOption) (*runtimeapi.ListImagesResponse, error) {
+func (s *shelf) ListImages(context.Context, *runtimeapi.ListImagesRequest,
+	...grpc.CallOption) (*runtimeapi.ListImagesResponse, error) {
 	return &runtimeapi.ListImagesResponse{Images: slices.Clone(s.images)}, nil
 }
 
-func (s *shelf) RemoveImage(_ context.Context, r *runtimeapi.RemoveImageRequest, _ ...grpc.CallOption) (*runtimeapi.RemoveImageResponse, error) {
+func (s *shelf) RemoveImage(_ context.Context, r *runtimeapi.RemoveImageRequest,
+	_ ...grpc.CallOption) (*runtimeapi.RemoveImageResponse, error) {
 	if r.Image.Image == s.stuck {
 		return nil, errors.New("device or resource busy")
 	}
@@ -43,11 +45,13 @@ func (s *shelf) RemoveImage(_ context.Context, r *runtimeapi.RemoveImageRequest,
 	return &runtimeapi.RemoveImageResponse{}, nil
 }
 
-func (s *shelf) ListContainers(context.Context, *runtimeapi.ListContainersRequest, ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
+func (s *shelf) ListContainers(context.Context, *runtimeapi.ListContainersRequest,
+	...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
 	return &runtimeapi.ListContainersResponse{Containers: s.containers}, nil
 }
 
-func (s *shelf) Status(context.Context, *runtimeapi.StatusRequest, ...grpc.CallOption) (*runtimeapi.StatusResponse, error) {
+func (s *shelf) Status(context.Context, *runtimeapi.StatusRequest,
+	...grpc.CallOption) (*runtimeapi.StatusResponse, error) {
 	return &runtimeapi.StatusResponse{Info: s.info}, nil
 }
 
@@ -69,10 +73,12 @@ func TestCollect(t *testing.T) {
 		shelf            shelf
 	}{
 		{name: "down to the low mark", want: "d e f g h", shelf: shelf{}},
-		{name: "what containers use stays, by id, reference or name", want: "a b c g h", shelf: shelf{containers: []*runtimeapi.Container{
-			{ImageId: "a"}, {ImageRef: "b"}, {Image: &runtimeapi.ImageSpec{Image: "name/c:1"}},
-		}}},
-		{name: "the image of sandboxes stays", want: "a e f g h", shelf: shelf{info: map[string]string{"config": `{"sandboxImage":"name/a:1"}`}}},
+		{name: "what containers use stays, by id, reference or name", want: "a b c g h",
+			shelf: shelf{containers: []*runtimeapi.Container{
+				{ImageId: "a"}, {ImageRef: "b"}, {Image: &runtimeapi.ImageSpec{Image: "name/c:1"}},
+			}}},
+		{name: "the image of sandboxes stays", want: "a e f g h",
+			shelf: shelf{info: map[string]string{"config": `{"sandboxImage":"name/a:1"}`}}},
 		{name: "what nobody could pull again stays", want: "b e f g h", keep: "name/b:1", shelf: shelf{}},
 		{name: "one that cannot be removed does not keep the next", want: "a e f g h", shelf: shelf{stuck: "a"}},
 	} {
@@ -81,7 +87,8 @@ func TestCollect(t *testing.T) {
 			s.images = append(s.images, &runtimeapi.Image{Id: id, Size: 1 << 30, RepoTags: []string{"name/" + id + ":1"}})
 		}
 		events := record.NewFakeRecorder(9)
-		gc := New(Options{Runtime: s, Images: s, Config: coreimagegc.Config{High: 80, Low: 50}, Dir: "/", Disk: s.disk, Keep: []string{c.keep}, Recorder: events, Node: &corev1.ObjectReference{}})
+		gc := New(Options{Runtime: s, Images: s, Config: coreimagegc.Config{High: 80, Low: 50}, Dir: "/", Disk: s.disk,
+			Keep: []string{c.keep}, Recorder: events, Node: &corev1.ObjectReference{}})
 		err := gc.Collect(t.Context())
 		if got := s.left(); got != c.want {
 			t.Errorf("%s: left %q, want %q", c.name, got, c.want)
@@ -126,7 +133,8 @@ func TestCollectTooLittle(t *testing.T) {
 		}
 	}
 	events := record.NewFakeRecorder(9)
-	gc := New(Options{Runtime: s, Images: s, Config: coreimagegc.Config{High: 80, Low: 50}, Dir: "/", Disk: s.disk, Recorder: events, Node: &corev1.ObjectReference{}})
+	gc := New(Options{Runtime: s, Images: s, Config: coreimagegc.Config{High: 80, Low: 50}, Dir: "/", Disk: s.disk,
+		Recorder: events, Node: &corev1.ObjectReference{}})
 	if err := gc.Collect(t.Context()); err == nil || s.left() != "b c d e f g h i" {
 		t.Errorf("%v, left %q", err, s.left())
 	}
@@ -151,7 +159,8 @@ func FuzzSandboxImage(f *testing.F) {
 func TestImagesAgeBetweenCollections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{}
-		gc := New(Options{Runtime: s, Images: s, Config: coreimagegc.Config{High: 80, Low: 50, AgeMin: 2 * time.Minute}, Dir: "/", Disk: s.disk})
+		gc := New(Options{Runtime: s, Images: s, Config: coreimagegc.Config{High: 80, Low: 50, AgeMin: 2 * time.Minute},
+			Dir: "/", Disk: s.disk})
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- gc.Run(ctx) }()
@@ -164,7 +173,8 @@ func TestImagesAgeBetweenCollections(t *testing.T) {
 			left  string
 		}{{2 * time.Minute, "new"}, {time.Minute, ""}} {
 			time.Sleep(c.after)
-			if err := gc.Reclaim(ctx, eviction.Reclaim{Step: eviction.UnusedImages, Signal: allocatable.ImageFSAvailable, Until: 1 << 60}); err != nil {
+			if err := gc.Reclaim(ctx, eviction.Reclaim{Step: eviction.UnusedImages, Signal: allocatable.ImageFSAvailable,
+				Until: 1 << 60}); err != nil {
 				t.Error(err)
 			}
 			if got := s.left(); got != c.left {

@@ -142,7 +142,8 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Ensure makes the container's image present, as its pull policy says, and checks that the pod may use it. It calls
 // pulling before it pulls or asks plugins, which may take long. Its error is an *Error, or that of ctx.
-func (p *Puller) Ensure(ctx context.Context, pod *corev1.Pod, c *corev1.Container, pulling func()) (criconfig.Image, error) {
+func (p *Puller) Ensure(ctx context.Context, pod *corev1.Pod, c *corev1.Container,
+	pulling func()) (criconfig.Image, error) {
 	e := &ensuring{
 		Puller: p, pod: pod, c: c, waits: sync.OnceFunc(pulling),
 		spec: &runtimeapi.ImageSpec{Image: c.Image, UserSpecifiedImage: c.Image},
@@ -158,7 +159,8 @@ func (p *Puller) Ensure(ctx context.Context, pod *corev1.Pod, c *corev1.Containe
 		wasThere = strconv.FormatBool(present)
 		if present && e.mayUse(ctx, image) {
 			pull = "false"
-			e.event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.Image))
+			e.event(corev1.EventTypeNormal, "Pulled",
+				fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.Image))
 			return image, nil
 		}
 		if present {
@@ -166,7 +168,8 @@ func (p *Puller) Ensure(ctx context.Context, pod *corev1.Pod, c *corev1.Containe
 		}
 		if c.ImagePullPolicy == corev1.PullNever {
 			err := upstreamText(fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image))
-			return criconfig.Image{}, &Error{Reason: podlife.ReasonErrImageNeverPull, Event: podlife.ReasonErrImageNeverPull, Err: err}
+			return criconfig.Image{}, &Error{Reason: podlife.ReasonErrImageNeverPull, Event: podlife.ReasonErrImageNeverPull,
+				Err: err}
 		}
 	}
 	pull = "true"
@@ -202,7 +205,8 @@ func (e *ensuring) record(container, kind, reason, text string) {
 }
 
 func (e *ensuring) notInspected(err error) error {
-	return &Error{Reason: podlife.ReasonImageInspectError, Event: "InspectFailed", Prefix: fmt.Sprintf("Failed to inspect image %q: ", e.c.Image), Err: err}
+	return &Error{Reason: podlife.ReasonImageInspectError, Event: "InspectFailed",
+		Prefix: fmt.Sprintf("Failed to inspect image %q: ", e.c.Image), Err: err}
 }
 
 func (e *ensuring) find(ctx context.Context) (image criconfig.Image, present bool, err error) {
@@ -286,7 +290,8 @@ func (e *ensuring) pull(ctx context.Context) (criconfig.Image, error) {
 	if err := e.Records.Pulled(e.c.Image, image.ID, with); err != nil {
 		slog.Warn("pulled image not recorded; other pods that use it pull it again", "image", e.c.Image, "err", err)
 	}
-	e.event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Successfully pulled image %q in %s", e.c.Image, time.Since(begun).Round(time.Millisecond)))
+	e.event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Successfully pulled image %q in %s", e.c.Image,
+		time.Since(begun).Round(time.Millisecond)))
 	return image, nil
 }
 
@@ -307,7 +312,8 @@ func (e *ensuring) begin(ctx context.Context) error {
 
 // try pulls the image with one credential after the other until the registry accepts one. If there is no credential, it
 // pulls once without. The error contains all refusals. with says whose credential was accepted.
-func (e *ensuring) try(ctx context.Context, creds []pullsecret.Credential) (with *coreimageaccess.Credentials, err error) {
+func (e *ensuring) try(ctx context.Context,
+	creds []pullsecret.Credential) (with *coreimageaccess.Credentials, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, Timeout, fmt.Errorf("not done within %s", Timeout))
 	defer cancel()
 	if len(creds) == 0 {
@@ -343,10 +349,12 @@ func (e *ensuring) notPulled(err error) error {
 	image := e.c.Image
 	said := status.Convert(err).Message()
 	if badName(err) {
-		text := upstreamText(fmt.Sprintf("Failed to apply default image tag %q: couldn't parse image name %q: %s", image, image, said))
+		text := upstreamText(fmt.Sprintf("Failed to apply default image tag %q: couldn't parse image name %q: %s", image,
+			image, said))
 		return &Error{Reason: podlife.ReasonInvalidImageName, Event: "InspectFailed", Err: text}
 	}
-	f := &Error{Reason: podlife.ReasonErrImagePull, Event: "Failed", Prefix: fmt.Sprintf("Failed to pull image %q: ", image), Err: err}
+	f := &Error{Reason: podlife.ReasonErrImagePull, Event: "Failed", Prefix: fmt.Sprintf("Failed to pull image %q: ",
+		image), Err: err}
 	for known, what := range map[error]string{
 		crierrors.ErrRegistryUnavailable:       "the registry is unavailable",
 		crierrors.ErrSignatureValidationFailed: "the signature validation failed",
@@ -384,7 +392,8 @@ func (e *ensuring) credentials(ctx context.Context) []pullsecret.Credential {
 		e.creds = append(e.creds, given.For(e.c.Image)...)
 	}
 	if e.lacks = errors.Join(errs...); e.lacks != nil {
-		slog.Warn("some credentials for an image not obtained", "image", e.c.Image, "namespace", e.pod.Namespace, "pod", e.pod.Name, "err", e.lacks)
+		slog.Warn("some credentials for an image not obtained", "image", e.c.Image, "namespace", e.pod.Namespace,
+			"pod", e.pod.Name, "err", e.lacks)
 	}
 	return e.creds
 }
@@ -409,10 +418,12 @@ func (e *ensuring) secrets(ctx context.Context) *pullsecret.Keyring {
 	const reason = "FailedToRetrieveImagePullSecret"
 	const may = "attempting to pull the image may not succeed."
 	if len(missing) > 0 {
-		e.record("", corev1.EventTypeWarning, reason, fmt.Sprintf("Unable to retrieve some image pull secrets (%s); %s", strings.Join(missing, ", "), may))
+		e.record("", corev1.EventTypeWarning, reason, fmt.Sprintf("Unable to retrieve some image pull secrets (%s); %s",
+			strings.Join(missing, ", "), may))
 	}
 	if len(useless) > 0 {
-		e.record("", corev1.EventTypeWarning, reason, fmt.Sprintf("Unable to use some image pull secrets (%s); %s", strings.Join(useless, ", "), may))
+		e.record("", corev1.EventTypeWarning, reason, fmt.Sprintf("Unable to use some image pull secrets (%s); %s",
+			strings.Join(useless, ", "), may))
 	}
 	return ring
 }

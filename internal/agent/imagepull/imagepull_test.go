@@ -58,7 +58,8 @@ func (n *node) Secret(_ context.Context, namespace, name string) (*corev1.Secret
 func newNode(t *testing.T, change ...func(*Options)) *node {
 	t.Helper()
 	n := &node{
-		t: t, root: t.TempDir(), present: map[string]bool{}, passwords: map[string]string{}, refuses: map[string]error{}, secrets: map[string]*corev1.Secret{},
+		t: t, root: t.TempDir(), present: map[string]bool{}, passwords: map[string]string{}, refuses: map[string]error{},
+		secrets: map[string]*corev1.Secret{},
 	}
 	n.restart(change...)
 	return n
@@ -87,7 +88,8 @@ func (n *node) restart(change ...func(*Options)) {
 	n.puller = New(o)
 }
 
-func (n *node) ImageStatus(_ context.Context, in *runtimeapi.ImageStatusRequest, _ ...grpc.CallOption) (*runtimeapi.ImageStatusResponse, error) {
+func (n *node) ImageStatus(_ context.Context, in *runtimeapi.ImageStatusRequest,
+	_ ...grpc.CallOption) (*runtimeapi.ImageStatusResponse, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if !n.present[in.Image.Image] {
@@ -96,7 +98,8 @@ func (n *node) ImageStatus(_ context.Context, in *runtimeapi.ImageStatusRequest,
 	return &runtimeapi.ImageStatusResponse{Image: &runtimeapi.Image{Id: "id of " + in.Image.Image, Size: 77}}, nil
 }
 
-func (n *node) PullImage(ctx context.Context, in *runtimeapi.PullImageRequest, _ ...grpc.CallOption) (*runtimeapi.PullImageResponse, error) {
+func (n *node) PullImage(ctx context.Context, in *runtimeapi.PullImageRequest,
+	_ ...grpc.CallOption) (*runtimeapi.PullImageResponse, error) {
 	image := in.Image.Image
 	n.mu.Lock()
 	n.pulls = append(n.pulls, image+" by "+in.Auth.GetUsername())
@@ -124,8 +127,10 @@ func (n *node) PullImage(ctx context.Context, in *runtimeapi.PullImageRequest, _
 // secret puts a pull secret for r.io into a namespace.
 func (n *node) secret(namespace, name, user, password string) {
 	n.secrets[namespace+"/"+name] = &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name)}, Type: corev1.SecretTypeDockerConfigJson,
-		Data: map[string][]byte{corev1.DockerConfigJsonKey: fmt.Appendf(nil, `{"auths":{"r.io":{"username":%q,"password":%q}}}`, user, password)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+			UID: types.UID(namespace + name)}, Type: corev1.SecretTypeDockerConfigJson,
+		Data: map[string][]byte{corev1.DockerConfigJsonKey: fmt.Appendf(nil,
+			`{"auths":{"r.io":{"username":%q,"password":%q}}}`, user, password)},
 	}
 }
 
@@ -135,7 +140,8 @@ func (n *node) ensure(namespace, image string, policy corev1.PullPolicy, secrets
 	for _, s := range secrets {
 		pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: s})
 	}
-	_, err := n.puller.Ensure(context.Background(), pod, &corev1.Container{Name: "c", Image: image, ImagePullPolicy: policy}, func() {})
+	_, err := n.puller.Ensure(context.Background(), pod, &corev1.Container{Name: "c", Image: image,
+		ImagePullPolicy: policy}, func() {})
 	return err
 }
 
@@ -164,7 +170,8 @@ func TestPrivateImages(t *testing.T) {
 	for range 2 {
 		fails(t, n.ensure("mallory", "r.io/app", ifNotPresent), "ErrImagePull", "401 Unauthorized")
 		fails(t, n.ensure("mallory", "r.io/app", ifNotPresent, "s"), "ErrImagePull", "401 Unauthorized")
-		fails(t, n.ensure("mallory", "r.io/app", corev1.PullNever, "s"), "ErrImageNeverPull", "is not present with pull policy of Never")
+		fails(t, n.ensure("mallory", "r.io/app", corev1.PullNever, "s"), "ErrImageNeverPull",
+			"is not present with pull policy of Never")
 		before := len(n.pulls)
 		for namespace, secret := range map[string]string{"alice": "s", "carol": "copy"} {
 			if err := n.ensure(namespace, "r.io/app", ifNotPresent, secret); err != nil {
@@ -185,7 +192,8 @@ func TestPrivateImages(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if last := n.pulls[len(n.pulls)-1]; last != "r.io/open by " || strings.Count(strings.Join(n.pulls, "\n"), "r.io/open") != 1 {
+	if last := n.pulls[len(n.pulls)-1]; last != "r.io/open by " ||
+		strings.Count(strings.Join(n.pulls, "\n"), "r.io/open") != 1 {
 		t.Errorf("pulls %q", n.pulls)
 	}
 }
@@ -244,7 +252,8 @@ func TestRequestsAreMeasured(t *testing.T) {
 // TestOrder: the pod's secrets are tried first, then the node's own file, and every credential is tried.
 func TestOrder(t *testing.T) {
 	root := t.TempDir()
-	if err := os.WriteFile(filepath.Join(root, "config.json"), []byte(`{"auths":{"r.io":{"username":"node","password":"right"}}}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(root, "config.json"),
+		[]byte(`{"auths":{"r.io":{"username":"node","password":"right"}}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	n := newNode(t, func(o *Options) { o.NodeFiles = pullsecret.NewFiles(root, "") })
@@ -259,7 +268,8 @@ func TestOrder(t *testing.T) {
 	if err := n.ensure("other", "r.io/app", corev1.PullIfNotPresent); err != nil || len(n.pulls) != 2 {
 		t.Errorf("what the node's own credentials brought is everybody's: %v, %q", err, n.pulls)
 	}
-	if got := <-n.events.Events; !strings.HasPrefix(got, "Warning FailedToRetrieveImagePullSecret Unable to retrieve some image pull secrets (absent)") {
+	if got := <-n.events.Events; !strings.HasPrefix(got,
+		"Warning FailedToRetrieveImagePullSecret Unable to retrieve some image pull secrets (absent)") {
 		t.Errorf("first event %q", got)
 	}
 }
@@ -272,8 +282,10 @@ func TestFailures(t *testing.T) {
 		reason, text string
 	}{
 		"a": {status.Error(codes.Unknown, "no such host"), "ErrImagePull", "no such host"},
-		"b": {status.Error(codes.Unknown, "RegistryUnavailable: 503"), "RegistryUnavailable", "image pull failed for b because the registry is unavailable: 503"},
-		"c": {status.Error(codes.Unknown, "SignatureValidationFailed: no key"), "SignatureValidationFailed", "because the signature validation failed: no key"},
+		"b": {status.Error(codes.Unknown, "RegistryUnavailable: 503"), "RegistryUnavailable",
+			"image pull failed for b because the registry is unavailable: 503"},
+		"c": {status.Error(codes.Unknown, "SignatureValidationFailed: no key"), "SignatureValidationFailed",
+			"because the signature validation failed: no key"},
 		"d": {status.Error(codes.Unknown, "invalid reference format"), "InvalidImageName", `couldn't parse image name "d"`},
 	} {
 		n.refuses[image] = c.err
@@ -291,7 +303,8 @@ func TestCrash(t *testing.T) {
 	}
 	n.present["r.io/app"] = true
 	n.restart()
-	if err := n.records.Recover([]imageaccess.Image{{ID: "id of r.io/app", Names: []string{"r.io/app:latest"}}}); err != nil {
+	if err := n.records.Recover([]imageaccess.Image{{ID: "id of r.io/app",
+		Names: []string{"r.io/app:latest"}}}); err != nil {
 		t.Fatal(err)
 	}
 	fails(t, n.ensure("mallory", "r.io/app", corev1.PullIfNotPresent), "ErrImagePull", "401")
@@ -322,7 +335,8 @@ func TestLimits(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		_, err := n.puller.Ensure(ctx, &corev1.Pod{}, &corev1.Container{Image: "slow", ImagePullPolicy: corev1.PullAlways}, func() {})
+		_, err := n.puller.Ensure(ctx, &corev1.Pod{}, &corev1.Container{Image: "slow", ImagePullPolicy: corev1.PullAlways},
+			func() {})
 		if err == nil || time.Since(began) != 42*time.Second {
 			t.Errorf("who gives up: %v after %s", err, time.Since(began))
 		}
@@ -356,7 +370,8 @@ func TestPullSecrets(t *testing.T) {
 		}
 		const missing = "Warning FailedToRetrieveImagePullSecret Unable to retrieve some image pull secrets (gone); attempting to pull the image may not succeed."
 		if first := <-n.events.Events; (first == missing) != c.event {
-			t.Errorf("%s with imagePullSecrets %q: first Event %q, want one of a missing secret: %v", c.image, c.names, first, c.event)
+			t.Errorf("%s with imagePullSecrets %q: first Event %q, want one of a missing secret: %v", c.image, c.names, first,
+				c.event)
 		}
 	}
 }

@@ -27,7 +27,8 @@ import (
 const subsystem = "kubelet"
 
 // podStartBuckets are the kubelet's for pod starts, in seconds.
-var podStartBuckets = []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
+var podStartBuckets = []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900,
+	1200, 1800, 2700, 3600}
 
 // imagePullBuckets and storageBuckets are the kubelet's, in seconds.
 var (
@@ -133,52 +134,79 @@ func New(nodeName string) *Set {
 
 // podMetrics creates the metrics of pods: their starts, hooks, resizes and images.
 func (s *Set) podMetrics() {
-	s.PodStart = s.histogram("pod_start_duration_seconds", "Seconds from the agent seeing a pod for the first time to the pod running", podStartBuckets)
-	s.PodStartSLI = s.histogram("pod_start_sli_duration_seconds", "Seconds from a pod's creation to its containers running, without image pulls and init containers", podStartBuckets)
-	s.PodStartTotal = s.histogram("pod_start_total_duration_seconds", "Seconds from a pod's creation to its containers running", podStartBuckets)
-	s.PodWorker = s.histograms("pod_worker_duration_seconds", "Seconds of one sync of a pod: create, update or sync", prometheus.DefBuckets, "operation_type")
-	s.PodWorkerStart = s.histogram("pod_worker_start_duration_seconds", "Seconds from the agent seeing a pod to its first sync", prometheus.DefBuckets)
-	s.PodStatusSync = s.histogram("pod_status_sync_duration_seconds", "Seconds from a change of a pod's status until the API server has accepted it", []float64{.01, .05, .1, .5, 1, 5, 10, 20, 30, 45, 60})
+	s.PodStart = s.histogram("pod_start_duration_seconds",
+		"Seconds from the agent seeing a pod for the first time to the pod running", podStartBuckets)
+	s.PodStartSLI = s.histogram("pod_start_sli_duration_seconds",
+		"Seconds from a pod's creation to its containers running, without image pulls and init containers", podStartBuckets)
+	s.PodStartTotal = s.histogram("pod_start_total_duration_seconds",
+		"Seconds from a pod's creation to its containers running", podStartBuckets)
+	s.PodWorker = s.histograms("pod_worker_duration_seconds", "Seconds of one sync of a pod: create, update or sync",
+		prometheus.DefBuckets, "operation_type")
+	s.PodWorkerStart = s.histogram("pod_worker_start_duration_seconds",
+		"Seconds from the agent seeing a pod to its first sync", prometheus.DefBuckets)
+	s.PodStatusSync = s.histogram("pod_status_sync_duration_seconds",
+		"Seconds from a change of a pod's status until the API server has accepted it", []float64{.01, .05, .1, .5, 1, 5, 10,
+			20, 30, 45, 60})
 	s.StartedPods = s.counter("started_pods_total", "Pods started")
 	s.StartedPodsErrors = s.counter("started_pods_errors_total", "Errors when starting pods")
 	s.StartedContainers = s.counters("started_containers_total", "Containers started", "container_type")
 	s.UserNamespacedPods = s.counter("started_user_namespaced_pods_total", "Pods with user namespaces started")
-	s.UserNamespacedPodsErrors = s.counter("started_user_namespaced_pods_errors_total", "Errors when starting pods with user namespaces")
-	s.FirstNetworkPodStart = s.gauge("first_network_pod_start_sli_duration_seconds", "Seconds from the creation of the first pod with a network of its own to its containers running, without image pulls and init containers")
+	s.UserNamespacedPodsErrors = s.counter("started_user_namespaced_pods_errors_total",
+		"Errors when starting pods with user namespaces")
+	s.FirstNetworkPodStart = s.gauge("first_network_pod_start_sli_duration_seconds",
+		"Seconds from the creation of the first pod with a network of its own to its containers running, without image pulls and init containers")
 	s.ImageVolumesRequested = s.counter("image_volume_requested_total", "Image volumes of containers that were to be made")
 	s.ImageVolumesMounted = s.counter("image_volume_mounted_succeed_total", "Image volumes that were mounted")
 	s.ImageVolumesErrors = s.counter("image_volume_mounted_errors_total", "Image volumes that the runtime could not mount")
-	s.HookHTTPFallbacks = s.counter("lifecycle_handler_http_fallbacks_total", "Lifecycle hooks that were sent over HTTP because HTTPS was answered in HTTP")
+	s.HookHTTPFallbacks = s.counter("lifecycle_handler_http_fallbacks_total",
+		"Lifecycle hooks that were sent over HTTP because HTTPS was answered in HTTP")
 	s.HookSleepsCut = s.counter("sleep_action_terminated_early_total", "Sleep hooks that ended before their time")
-	s.RequestedResizes = s.counters("container_requested_resizes_total", "Changes that resizes ask for, by resource, requirement (requests, limits) and operation (add, remove, increase, decrease)", "resource", "requirement", "operation")
-	s.InfeasibleResizes = s.counters("pod_infeasible_resizes_total", "Resizes that the node can never allocate", "reason_detail")
-	s.ImageRequests = s.counters("image_manager_ensure_image_requests_total", "Requests to make an image present", "pull_policy", "present_locally", "pull_required")
-	s.MustPullChecks = s.counters("imagemanager_image_mustpull_checks_total", "Checks whether a pod may use an image that is present", "result")
-	s.CredentialPlugin = s.histograms("credential_provider_plugin_duration", "Seconds of a credential provider plugin's run", prometheus.DefBuckets, "plugin_name")
-	s.CredentialPluginErrors = s.counters("credential_provider_plugin_errors_total", "Runs of credential provider plugins that failed", "plugin_name")
-	s.CredentialConfig = s.gauges("credential_provider_config_info", "The configuration of credential providers, by its hash. The value is always 1.", "hash")
+	s.RequestedResizes = s.counters("container_requested_resizes_total",
+		"Changes that resizes ask for, by resource, requirement (requests, limits) and operation (add, remove, increase, decrease)", "resource", "requirement", "operation")
+	s.InfeasibleResizes = s.counters("pod_infeasible_resizes_total", "Resizes that the node can never allocate",
+		"reason_detail")
+	s.ImageRequests = s.counters("image_manager_ensure_image_requests_total", "Requests to make an image present",
+		"pull_policy", "present_locally", "pull_required")
+	s.MustPullChecks = s.counters("imagemanager_image_mustpull_checks_total",
+		"Checks whether a pod may use an image that is present", "result")
+	s.CredentialPlugin = s.histograms("credential_provider_plugin_duration",
+		"Seconds of a credential provider plugin's run", prometheus.DefBuckets, "plugin_name")
+	s.CredentialPluginErrors = s.counters("credential_provider_plugin_errors_total",
+		"Runs of credential provider plugins that failed", "plugin_name")
+	s.CredentialConfig = s.gauges("credential_provider_config_info",
+		"The configuration of credential providers, by its hash. The value is always 1.", "hash")
 	s.Startup = newStartup(s)
 }
 
 // runtimeMetrics creates the metrics of containers, of calls to the runtime, and of cgroups and volumes.
 func (s *Set) runtimeMetrics() {
-	s.TerminatedContainers = s.counters("terminated_containers_total", "Containers that ended", "container_type", "exit_code", "reason")
-	s.StartErrors = s.counters("started_containers_errors_total", "Errors when starting containers", "container_type", "code")
-	s.Relist = s.histogram("pleg_relist_duration_seconds", "Seconds to list the runtime's pods and containers", prometheus.DefBuckets)
-	s.RelistInterval = s.histogram("pleg_relist_interval_seconds", "Seconds between listings of the runtime", prometheus.DefBuckets)
+	s.TerminatedContainers = s.counters("terminated_containers_total", "Containers that ended", "container_type",
+		"exit_code", "reason")
+	s.StartErrors = s.counters("started_containers_errors_total", "Errors when starting containers", "container_type",
+		"code")
+	s.Relist = s.histogram("pleg_relist_duration_seconds", "Seconds to list the runtime's pods and containers",
+		prometheus.DefBuckets)
+	s.RelistInterval = s.histogram("pleg_relist_interval_seconds", "Seconds between listings of the runtime",
+		prometheus.DefBuckets)
 	s.RelistLast = s.gauges("pleg_last_seen_seconds", "Unix time of the last listing of the runtime").WithLabelValues()
 
 	s.OrphanedRuntimePods = s.counter("orphaned_runtime_pods_total", "Pods that the runtime had while no source had them")
 
 	s.RuntimeOperations = s.counters("runtime_operations_total", "Calls to the container runtime", "operation_type")
-	s.RuntimeErrors = s.counters("runtime_operations_errors_total", "Calls to the container runtime that failed", "operation_type")
-	s.RuntimeDuration = s.histograms("runtime_operations_duration_seconds", "Seconds of calls to the container runtime", prometheus.ExponentialBuckets(.005, 2.5, 14), "operation_type")
-	s.RunSandbox = s.histograms("run_podsandbox_duration_seconds", "Seconds to run a pod sandbox", prometheus.DefBuckets, "runtime_handler")
+	s.RuntimeErrors = s.counters("runtime_operations_errors_total", "Calls to the container runtime that failed",
+		"operation_type")
+	s.RuntimeDuration = s.histograms("runtime_operations_duration_seconds", "Seconds of calls to the container runtime",
+		prometheus.ExponentialBuckets(.005, 2.5, 14), "operation_type")
+	s.RunSandbox = s.histograms("run_podsandbox_duration_seconds", "Seconds to run a pod sandbox", prometheus.DefBuckets,
+		"runtime_handler")
 	s.RunSandboxErrors = s.counters("run_podsandbox_errors_total", "Pod sandboxes that did not run", "runtime_handler")
-	s.ContainersPerPod = s.histogram("containers_per_pod_count", "Containers of pods that came to the node", prometheus.ExponentialBuckets(1, 2, 5))
-	s.ImagePull = s.histograms("image_pull_duration_seconds", "Seconds to pull an image, by its size", imagePullBuckets, "image_size_in_bytes")
+	s.ContainersPerPod = s.histogram("containers_per_pod_count", "Containers of pods that came to the node",
+		prometheus.ExponentialBuckets(1, 2, 5))
+	s.ImagePull = s.histograms("image_pull_duration_seconds", "Seconds to pull an image, by its size", imagePullBuckets,
+		"image_size_in_bytes")
 	s.CgroupVersion = s.gauges("cgroup_version", "Version of the machine's cgroups: 1 or 2").WithLabelValues()
-	s.CgroupDuration = s.histograms("cgroup_manager_duration_seconds", "Seconds to create, update and remove cgroups of pods", prometheus.DefBuckets, "operation_type")
+	s.CgroupDuration = s.histograms("cgroup_manager_duration_seconds",
+		"Seconds to create, update and remove cgroups of pods", prometheus.DefBuckets, "operation_type")
 	s.StorageDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "storage_operation_duration_seconds",
 		Help:    "Seconds to set up and take down volumes",
@@ -191,39 +219,56 @@ func (s *Set) runtimeMetrics() {
 		Buckets: storageBuckets,
 	}, []string{"driver_name", "method_name", "grpc_status_code", "migrated"})
 	s.Registry.MustRegister(s.CSIOperations)
-	s.VolumeMeasurement = s.histograms("volume_metric_collection_duration_seconds", "Seconds to measure a volume on the node's disk, by the kernel's project quota (fsquota) or by reading its directories (du)", prometheus.DefBuckets, "metric_source")
+	s.VolumeMeasurement = s.histograms("volume_metric_collection_duration_seconds",
+		"Seconds to measure a volume on the node's disk, by the kernel's project quota (fsquota) or by reading its directories (du)", prometheus.DefBuckets, "metric_source")
 }
 
 // decisionMetrics creates the metrics of what the node decides about pods: evictions, rejections, devices, resizes.
 func (s *Set) decisionMetrics() {
 	s.Evictions = s.counters("evictions", "Pods evicted, by the signal that met its threshold", "eviction_signal")
-	s.Preemptions = s.counters("preemptions", "Pods that ended to make room for a critical one, by the resource that it lacked", "preemption_signal")
+	s.Preemptions = s.counters("preemptions",
+		"Pods that ended to make room for a critical one, by the resource that it lacked", "preemption_signal")
 	s.ImagesCollected = s.counters("image_garbage_collected_total", "Unused images removed, by reason", "reason")
-	s.EvictionStatsAge = s.histograms("eviction_stats_age_seconds", "Seconds from reading what pods use to evicting one of them, by the signal that met its threshold", prometheus.DefBuckets, "eviction_signal")
+	s.EvictionStatsAge = s.histograms("eviction_stats_age_seconds",
+		"Seconds from reading what pods use to evicting one of them, by the signal that met its threshold",
+		prometheus.DefBuckets, "eviction_signal")
 	s.AdmissionRejections = s.counters("admission_rejections_total", "Pods rejected by the node", "reason")
-	s.PluginRegistrations = s.counters("device_plugin_registration_total", "Registrations of device plugins", "resource_name")
-	s.PluginAllocation = s.histograms("device_plugin_alloc_duration_seconds", "Seconds of device plugins' answers to Allocate", prometheus.DefBuckets, "resource_name")
+	s.PluginRegistrations = s.counters("device_plugin_registration_total", "Registrations of device plugins",
+		"resource_name")
+	s.PluginAllocation = s.histograms("device_plugin_alloc_duration_seconds",
+		"Seconds of device plugins' answers to Allocate", prometheus.DefBuckets, "resource_name")
 	s.PodResources = PodResources{
-		Requests:       s.counters("pod_resources_endpoint_requests_total", "Requests to the pod-resources API", "server_api_version"),
-		List:           s.counters("pod_resources_endpoint_requests_list", "List requests to the pod-resources API", "server_api_version"),
-		Get:            s.counters("pod_resources_endpoint_requests_get", "Get requests to the pod-resources API", "server_api_version"),
-		GetWrong:       s.counters("pod_resources_endpoint_errors_get", "Get requests to the pod-resources API for pods that are not on this node", "server_api_version"),
-		GetAllocatable: s.counters("pod_resources_endpoint_requests_get_allocatable", "GetAllocatableResources requests to the pod-resources API", "server_api_version"),
+		Requests: s.counters("pod_resources_endpoint_requests_total", "Requests to the pod-resources API",
+			"server_api_version"),
+		List: s.counters("pod_resources_endpoint_requests_list", "List requests to the pod-resources API",
+			"server_api_version"),
+		Get: s.counters("pod_resources_endpoint_requests_get", "Get requests to the pod-resources API",
+			"server_api_version"),
+		GetWrong: s.counters("pod_resources_endpoint_errors_get",
+			"Get requests to the pod-resources API for pods that are not on this node", "server_api_version"),
+		GetAllocatable: s.counters("pod_resources_endpoint_requests_get_allocatable",
+			"GetAllocatableResources requests to the pod-resources API", "server_api_version"),
 	}
-	s.ResizeDuration = s.histograms("pod_resize_duration_milliseconds", "Milliseconds to set the cgroups of a pod to its allocated resources",
+	s.ResizeDuration = s.histograms("pod_resize_duration_milliseconds",
+		"Milliseconds to set the cgroups of a pod to its allocated resources",
 		[]float64{10, 50, 100, 500, 1000, 2000, 5000, 10000, 20000, 30000, 60000, 120000, 300000, 600000}, "success")
-	s.LimitExcess = s.gauges("cgroup_memory_limit_excess_bytes", "Memory that a cgroup uses above the limit to which it is being lowered", "cgroup")
+	s.LimitExcess = s.gauges("cgroup_memory_limit_excess_bytes",
+		"Memory that a cgroup uses above the limit to which it is being lowered", "cgroup")
 }
 
 // serverMetrics creates the metrics of the agent's server.
 func (s *Set) serverMetrics() {
 	labels := []string{"method", "path", "server_type", "long_running"}
 	s.HTTPRequests = s.counters("http_requests_total", "Requests to the agent's server", labels...)
-	s.HTTPDuration = s.histograms("http_requests_duration_seconds", "Seconds to answer requests to the agent's server", prometheus.DefBuckets, labels...)
+	s.HTTPDuration = s.histograms("http_requests_duration_seconds", "Seconds to answer requests to the agent's server",
+		prometheus.DefBuckets, labels...)
 	s.HTTPInFlight = s.gauges("http_inflight_requests", "Requests to the agent's server being answered", labels...)
-	s.Streams = s.gauges("http_streams", "Open streams of the agent's server: logs, exec, attach, port-forward, profiles", "path")
-	s.StreamsRefused = s.counters("http_streams_refused_total", "Streams refused, by the limit that was reached: of the node or of one pod", "path", "limit")
-	s.ConnectionsRefused = s.counter("http_connections_refused_total", "Connections closed at once because all allowed connections were busy")
+	s.Streams = s.gauges("http_streams", "Open streams of the agent's server: logs, exec, attach, port-forward, profiles",
+		"path")
+	s.StreamsRefused = s.counters("http_streams_refused_total",
+		"Streams refused, by the limit that was reached: of the node or of one pod", "path", "limit")
+	s.ConnectionsRefused = s.counter("http_connections_refused_total",
+		"Connections closed at once because all allowed connections were busy")
 }
 
 // ImageSize returns the label image_size_in_bytes of an image of that many bytes. The ranges are the kubelet's.
@@ -241,8 +286,10 @@ var imageSizes = []struct {
 	least uint64
 	label string
 }{
-	{100 << 30, "GT100GB"}, {60 << 30, "60GB-100GB"}, {40 << 30, "40GB-60GB"}, {30 << 30, "30GB-40GB"}, {20 << 30, "20GB-30GB"},
-	{10 << 30, "10GB-20GB"}, {5 << 30, "5GB-10GB"}, {1 << 30, "1GB-5GB"}, {500 << 20, "500MB-1GB"}, {100 << 20, "100MB-500MB"},
+	{100 << 30, "GT100GB"}, {60 << 30, "60GB-100GB"}, {40 << 30, "40GB-60GB"}, {30 << 30, "30GB-40GB"}, {20 << 30,
+		"20GB-30GB"},
+	{10 << 30, "10GB-20GB"}, {5 << 30, "5GB-10GB"}, {1 << 30, "1GB-5GB"}, {500 << 20, "500MB-1GB"}, {100 << 20,
+		"100MB-500MB"},
 	{10 << 20, "10MB-100MB"}, {0, "0-10MB"},
 }
 
@@ -299,7 +346,8 @@ func (s *Set) gauge(name, help string) prometheus.Gauge {
 }
 
 func (s *Set) histograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Subsystem: subsystem, Name: name, Help: help, Buckets: buckets}, labels)
+	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Subsystem: subsystem, Name: name, Help: help,
+		Buckets: buckets}, labels)
 	s.Registry.MustRegister(v)
 	return v
 }
@@ -312,7 +360,8 @@ func (s *Set) histogram(name, help string, buckets []float64) prometheus.Histogr
 
 // RuntimeCalls counts and times every call of a connection to the runtime; pass it to cri.Dial.
 func (s *Set) RuntimeCalls() grpc.DialOption {
-	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+		invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		operation, start := operationType(method), time.Now()
 		err := invoke(ctx, method, req, reply, cc, opts...)
 		s.RuntimeOperations.WithLabelValues(operation).Inc()

@@ -35,7 +35,8 @@ func TestOperationType(t *testing.T) {
 
 func TestImageSize(t *testing.T) {
 	for bytes, want := range map[uint64]string{
-		0: "0-10MB", 10<<20 - 1: "0-10MB", 10 << 20: "10MB-100MB", 499 << 20: "100MB-500MB", 1 << 30: "1GB-5GB", 200 << 30: "GT100GB",
+		0: "0-10MB", 10<<20 - 1: "0-10MB", 10 << 20: "10MB-100MB", 499 << 20: "100MB-500MB", 1 << 30: "1GB-5GB",
+		200 << 30: "GT100GB",
 	} {
 		if got := ImageSize(bytes); got != want {
 			t.Errorf("%d bytes: %s, want %s", bytes, got, want)
@@ -48,7 +49,8 @@ func TestImageSize(t *testing.T) {
 func TestEveryMeasurementIsRecorded(t *testing.T) {
 	var fields []string
 	for i := range reflect.TypeFor[Set]().NumField() {
-		if f := reflect.TypeFor[Set]().Field(i); strings.HasPrefix(f.Type.String(), "prometheus.") || strings.HasPrefix(f.Type.String(), "*prometheus.") {
+		if f := reflect.TypeFor[Set]().Field(i); strings.HasPrefix(f.Type.String(), "prometheus.") ||
+			strings.HasPrefix(f.Type.String(), "*prometheus.") {
 			fields = append(fields, f.Name)
 		}
 	}
@@ -78,7 +80,8 @@ func TestEveryMeasurementIsRecorded(t *testing.T) {
 // A call to a runtime that does not exist is counted as a call and as an error.
 func TestRuntimeCallsAreCounted(t *testing.T) {
 	s := New("n")
-	conn, err := grpc.NewClient("passthrough:///x", s.RuntimeCalls(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient("passthrough:///x", s.RuntimeCalls(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return nil, errors.New("nobody") }))
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +97,8 @@ func TestRuntimeCallsAreCounted(t *testing.T) {
 		got = append(got, f.GetName())
 	}
 	for _, want := range []string{
-		"kubelet_runtime_operations_total", "kubelet_runtime_operations_errors_total", "kubelet_runtime_operations_duration_seconds",
+		"kubelet_runtime_operations_total", "kubelet_runtime_operations_errors_total",
+		"kubelet_runtime_operations_duration_seconds",
 		"kubelet_node_name", "kubelet_pod_start_duration_seconds", "kubernetes_build_info", "process_resident_memory_bytes",
 	} {
 		if !slices.Contains(got, want) {

@@ -26,13 +26,18 @@ type Startup struct {
 
 func newStartup(s *Set) *Startup {
 	k := &Startup{
-		now:             time.Now,
-		started:         time.Now(),
-		untilStart:      s.gauge("node_startup_pre_kubelet_duration_seconds", "Seconds from the boot of the machine to the start of the agent"),
-		untilTry:        s.gauge("node_startup_pre_registration_duration_seconds", "Seconds from the start of the agent to its first try to register the node"),
-		untilRegistered: s.gauge("node_startup_registration_duration_seconds", "Seconds from the first try to register the node until it was registered"),
-		untilReady:      s.gauge("node_startup_post_registration_duration_seconds", "Seconds from the registration of the node until it was reported as ready"),
-		total:           s.gauge("node_startup_duration_seconds", "Seconds from the boot of the machine until the node was reported as ready"),
+		now:     time.Now,
+		started: time.Now(),
+		untilStart: s.gauge("node_startup_pre_kubelet_duration_seconds",
+			"Seconds from the boot of the machine to the start of the agent"),
+		untilTry: s.gauge("node_startup_pre_registration_duration_seconds",
+			"Seconds from the start of the agent to its first try to register the node"),
+		untilRegistered: s.gauge("node_startup_registration_duration_seconds",
+			"Seconds from the first try to register the node until it was registered"),
+		untilReady: s.gauge("node_startup_post_registration_duration_seconds",
+			"Seconds from the registration of the node until it was reported as ready"),
+		total: s.gauge("node_startup_duration_seconds",
+			"Seconds from the boot of the machine until the node was reported as ready"),
 	}
 	var up unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err == nil {

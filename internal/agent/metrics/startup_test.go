@@ -33,7 +33,8 @@ func TestStartup(t *testing.T) {
 			step()
 		}
 	}
-	want := map[string]float64{"pre_kubelet_": 10, "pre_registration_": 1, "registration_": 1, "post_registration_": 1, "": 13}
+	want := map[string]float64{"pre_kubelet_": 10, "pre_registration_": 1, "registration_": 1, "post_registration_": 1,
+		"": 13}
 	for name, seconds := range want {
 		if got := shown(s)[name]; got != seconds {
 			t.Errorf("%q: %v s, want %v", name, got, seconds)

@@ -214,7 +214,8 @@ func ParseNodeIPs(text string) ([]netip.Addr, error) {
 		ips = append(ips, ip.Unmap())
 	}
 	if len(ips) == 2 && (ips[0].IsUnspecified() || ips[1].IsUnspecified()) {
-		return nil, fmt.Errorf("read --node-ip: %q: 0.0.0.0 and :: must stand alone: each only selects an address family", text)
+		return nil, fmt.Errorf("read --node-ip: %q: 0.0.0.0 and :: must stand alone: each only selects an address family",
+			text)
 	}
 	if len(ips) > 2 || len(ips) == 2 && ips[0].Is4() == ips[1].Is4() {
 		return nil, fmt.Errorf("read --node-ip: %q: want one address, or one IPv4 and one IPv6 address", text)

@@ -81,7 +81,8 @@ func recalled(node *corev1.Node) []devicemanager.Amount {
 		return nil
 	}
 	ours, noted := node.Annotations[annotationPlugins]
-	kubelets := !noted && node.Status.NodeInfo.KubeletVersion != "" && !strings.Contains(node.Status.NodeInfo.KubeletVersion, "+plimsoll")
+	kubelets := !noted && node.Status.NodeInfo.KubeletVersion != "" &&
+		!strings.Contains(node.Status.NodeInfo.KubeletVersion, "+plimsoll")
 	names := strings.Split(ours, ",")
 	var out []devicemanager.Amount
 	for name, quantity := range node.Status.Capacity {

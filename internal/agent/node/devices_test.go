@@ -31,7 +31,8 @@ func TestDevicesArePublished(t *testing.T) {
 		annotations map[string]string
 		before      string // gpu, nic and license after the start, allocatable/capacity
 	}{
-		{"ours", "v1.36.3+plimsoll.1", map[string]string{annotationPlugins: "example.com/gpu,example.com/nic"}, "0/2 0/3 5/5"},
+		{"ours", "v1.36.3+plimsoll.1", map[string]string{annotationPlugins: "example.com/gpu,example.com/nic"},
+			"0/2 0/3 5/5"},
 		{"ours without plugins", "v1.36.3+plimsoll.1", nil, "2/2 3/3 5/5"},
 		{"a kubelet's", "v1.36.3", nil, "0/2 0/3 0/5"},
 	} {
@@ -40,10 +41,12 @@ func TestDevicesArePublished(t *testing.T) {
 				s := newServer()
 				runtime := newCRI()
 				r := &recorder{}
-				had := corev1.ResourceList{"example.com/gpu": *quantity(2), "example.com/nic": *quantity(3), "example.com/license": *quantity(5)}
+				had := corev1.ResourceList{"example.com/gpu": *quantity(2), "example.com/nic": *quantity(3),
+					"example.com/license": *quantity(5)}
 				s.node = &corev1.Node{
 					ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", ResourceVersion: "1", Annotations: c.annotations},
-					Status:     corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{KubeletVersion: c.version}, Capacity: had, Allocatable: had.DeepCopy()},
+					Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{KubeletVersion: c.version}, Capacity: had,
+						Allocatable: had.DeepCopy()},
 				}
 				b := deviceState{devicemanager.NewState()}
 				o := options(t, s, runtime, r)

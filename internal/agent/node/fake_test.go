@@ -124,7 +124,8 @@ func (s *server) Update(_ context.Context, k kube.Kind, _, name string, obj, out
 	})
 }
 
-func (s *server) Patch(_ context.Context, k kube.Kind, _, name string, _ types.PatchType, body []byte, out runtime.Object, sub ...string) error {
+func (s *server) Patch(_ context.Context, k kube.Kind, _, name string, _ types.PatchType, body []byte,
+	out runtime.Object, sub ...string) error {
 	return s.do("patch "+k.Resource, func() error {
 		if s.node == nil {
 			return notFound(k.Resource, name)
@@ -201,7 +202,8 @@ type controller struct {
 
 func (c controller) RunWithContext(ctx context.Context) { c.run(ctx) }
 
-func (s *server) Informer(_ kube.Kind, _ kube.Selection, handler cache.ResourceEventHandler) (cache.Store, cache.Controller) {
+func (s *server) Informer(_ kube.Kind, _ kube.Selection,
+	handler cache.ResourceEventHandler) (cache.Store, cache.Controller) {
 	return nil, controller{run: func(ctx context.Context) {
 		for {
 			select {
@@ -265,11 +267,14 @@ func (c *cri) set(runtime, network bool, err error) {
 	defer c.mu.Unlock()
 	c.err = err
 	c.status = runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
-		{Type: "RuntimeReady", Status: runtime}, {Type: "NetworkReady", Status: network, Reason: map[bool]string{false: "NetworkPluginNotReady"}[network], Message: map[bool]string{false: "cni plugin not initialized"}[network]},
+		{Type: "RuntimeReady", Status: runtime}, {Type: "NetworkReady", Status: network,
+			Reason:  map[bool]string{false: "NetworkPluginNotReady"}[network],
+			Message: map[bool]string{false: "cni plugin not initialized"}[network]},
 	}}}
 }
 
-func (c *cri) Status(ctx context.Context, _ *runtimeapi.StatusRequest, _ ...grpc.CallOption) (*runtimeapi.StatusResponse, error) {
+func (c *cri) Status(ctx context.Context, _ *runtimeapi.StatusRequest,
+	_ ...grpc.CallOption) (*runtimeapi.StatusResponse, error) {
 	if err := c.answers(ctx); err != nil {
 		return nil, err
 	}
@@ -279,13 +284,15 @@ func (c *cri) Status(ctx context.Context, _ *runtimeapi.StatusRequest, _ ...grpc
 	return &c.status, c.err
 }
 
-func (c *cri) Version(context.Context, *runtimeapi.VersionRequest, ...grpc.CallOption) (*runtimeapi.VersionResponse, error) {
+func (c *cri) Version(context.Context, *runtimeapi.VersionRequest,
+	...grpc.CallOption) (*runtimeapi.VersionResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return &runtimeapi.VersionResponse{RuntimeName: "containerd", RuntimeVersion: cmp.Or(c.release, "1.6.20")}, c.err
 }
 
-func (c *cri) ListImages(ctx context.Context, _ *runtimeapi.ListImagesRequest, _ ...grpc.CallOption) (*runtimeapi.ListImagesResponse, error) {
+func (c *cri) ListImages(ctx context.Context, _ *runtimeapi.ListImagesRequest,
+	_ ...grpc.CallOption) (*runtimeapi.ListImagesResponse, error) {
 	if err := c.answers(ctx); err != nil {
 		return nil, err
 	}
@@ -323,16 +330,20 @@ func (r *recorder) took() (reasons []string) {
 func options(t *testing.T, s *server, c *cri, r *recorder) Options {
 	t.Helper()
 	m := machine.Machine{
-		CPUs: idset.Of(0, 1), Memory: 4039556 * unit.KiB, NodeFS: machine.Filesystem{Capacity: 64800356 * unit.KiB}, Swap: unit.GiB,
+		CPUs: idset.Of(0, 1), Memory: 4039556 * unit.KiB, NodeFS: machine.Filesystem{Capacity: 64800356 * unit.KiB},
+		Swap:      unit.GiB,
 		HugePages: map[unit.Bytes]int64{2 * unit.MiB: 0},
-		Identity:  machine.Identity{MachineID: "m", SystemUUID: "s", BootID: "boot-1", KernelVersion: "6.1.0", OSImage: "Debian GNU/Linux 12 (bookworm)", Architecture: "amd64"},
+		Identity: machine.Identity{MachineID: "m", SystemUUID: "s", BootID: "boot-1", KernelVersion: "6.1.0",
+			OSImage: "Debian GNU/Linux 12 (bookworm)", Architecture: "amd64"},
 	}
-	resources, err := allocatable.Compute(m, allocatable.Settings{MaxPods: 110, EvictionHard: map[allocatable.Signal]allocatable.Threshold{allocatable.MemoryAvailable: {Amount: int64(100 * unit.MiB)}}})
+	resources, err := allocatable.Compute(m, allocatable.Settings{MaxPods: 110,
+		EvictionHard: map[allocatable.Signal]allocatable.Threshold{allocatable.MemoryAvailable: {Amount: int64(100 * unit.MiB)}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	o := Options{
-		Name: "n1", API: s, Runtime: c, Images: c, Recorder: r, Machine: m, Resources: resources, Register: true, MaxImages: 50, Port: 10250,
+		Name: "n1", API: s, Runtime: c, Images: c, Recorder: r, Machine: m, Resources: resources, Register: true,
+		MaxImages: 50, Port: 10250,
 		Addresses: Addresses{
 			Hostname: "n1", Serving: netip.MustParseAddr("127.0.0.1"),
 			Lookup: func(string) ([]netip.Addr, error) { return nil, errors.New("no such host") },

@@ -11,7 +11,8 @@ import (
 
 // FuzzFlags: flags that the parsers accept yield valid labels, taints and addresses of a Node.
 func FuzzFlags(f *testing.F) {
-	for _, text := range []string{"192.0.2.1,2001:db8::1", "::", "fe80::1%eth0", "a=1,example.com/b=", "node.kubernetes.io/c=x", "a=b:NoSchedule,c:NoExecute", ",,", "=:"} {
+	for _, text := range []string{"192.0.2.1,2001:db8::1", "::", "fe80::1%eth0", "a=1,example.com/b=",
+		"node.kubernetes.io/c=x", "a=b:NoSchedule,c:NoExecute", ",,", "=:"} {
 		cost.Attack(f, text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -50,12 +50,14 @@ func CheckLabels(labels map[string]string) []string {
 			problems = append(problems, fmt.Sprintf("%s: %q: %s", key, labels[key], problem))
 		}
 		domain, _, _ := strings.Cut(key, "/")
-		reserved := strings.Contains(key, "/") && slices.ContainsFunc([]string{"kubernetes.io", "k8s.io"}, func(d string) bool {
-			return domain == d || strings.HasSuffix(domain, "."+d)
-		})
+		reserved := strings.Contains(key, "/") && slices.ContainsFunc([]string{"kubernetes.io", "k8s.io"},
+			func(d string) bool {
+				return domain == d || strings.HasSuffix(domain, "."+d)
+			})
 		if reserved && !kubeletapis.IsKubeletLabel(key) {
-			problems = append(problems, fmt.Sprintf("%s: a node must not set this label on itself: want another domain, one below %s, or one of %s",
-				key, strings.Join(kubeletapis.KubeletLabelNamespaces(), " or "), strings.Join(kubeletapis.KubeletLabels(), ", ")))
+			problems = append(problems,
+				fmt.Sprintf("%s: a node must not set this label on itself: want another domain, one below %s, or one of %s",
+					key, strings.Join(kubeletapis.KubeletLabelNamespaces(), " or "), strings.Join(kubeletapis.KubeletLabels(), ", ")))
 		}
 	}
 	return problems

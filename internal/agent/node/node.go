@@ -63,19 +63,22 @@ type API interface {
 	Get(ctx context.Context, k kube.Kind, namespace, name string, out runtime.Object) error
 	Create(ctx context.Context, k kube.Kind, namespace, name string, obj, out runtime.Object, subresources ...string) error
 	Update(ctx context.Context, k kube.Kind, namespace, name string, obj, out runtime.Object, subresources ...string) error
-	Patch(ctx context.Context, k kube.Kind, namespace, name string, t types.PatchType, body []byte, out runtime.Object, subresources ...string) error
+	Patch(ctx context.Context, k kube.Kind, namespace, name string, t types.PatchType, body []byte, out runtime.Object,
+		subresources ...string) error
 	Informer(k kube.Kind, sel kube.Selection, handler cache.ResourceEventHandler) (cache.Store, cache.Controller)
 }
 
 // Runtime is the part of the CRI that a Reporter uses; runtimeapi.RuntimeServiceClient implements it.
 type Runtime interface {
-	Version(ctx context.Context, in *runtimeapi.VersionRequest, opts ...grpc.CallOption) (*runtimeapi.VersionResponse, error)
+	Version(ctx context.Context, in *runtimeapi.VersionRequest,
+		opts ...grpc.CallOption) (*runtimeapi.VersionResponse, error)
 	Status(ctx context.Context, in *runtimeapi.StatusRequest, opts ...grpc.CallOption) (*runtimeapi.StatusResponse, error)
 }
 
 // Images lists images; runtimeapi.ImageServiceClient implements it.
 type Images interface {
-	ListImages(ctx context.Context, in *runtimeapi.ListImagesRequest, opts ...grpc.CallOption) (*runtimeapi.ListImagesResponse, error)
+	ListImages(ctx context.Context, in *runtimeapi.ListImagesRequest,
+		opts ...grpc.CallOption) (*runtimeapi.ListImagesResponse, error)
 }
 
 // Pressure tells which of the node's resources are short.
@@ -315,7 +318,8 @@ func (k *Reporter) drain(cancel context.CancelFunc, running *sync.WaitGroup) {
 // act starts the actions of a decision. Every action sends its outcome when it ends.
 func (k *Reporter) act(ctx context.Context, running *sync.WaitGroup, attemptMax time.Duration, d heartbeat.Decision) {
 	if d.Withheld != "" {
-		k.failures.Failed("renew lease", fmt.Errorf("withheld: the %s does not answer", d.Withheld), "silent", d.Silent.Round(time.Second))
+		k.failures.Failed("renew lease", fmt.Errorf("withheld: the %s does not answer", d.Withheld), "silent",
+			d.Silent.Round(time.Second))
 	}
 	for _, a := range []struct {
 		do   bool
@@ -350,7 +354,8 @@ func (k *Reporter) act(ctx context.Context, running *sync.WaitGroup, attemptMax 
 
 // watch watches the agent's own Node.
 func (k *Reporter) watch(ctx context.Context) {
-	_, controller := k.o.API.Informer(kube.Nodes, kube.Selection{Fields: fields.OneTermEqualSelector("metadata.name", k.o.Name)},
+	_, controller := k.o.API.Informer(kube.Nodes, kube.Selection{Fields: fields.OneTermEqualSelector("metadata.name",
+		k.o.Name)},
 		cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(obj any) { k.observed(obj.(*corev1.Node)) },
 			UpdateFunc: func(_, obj any) { k.observed(obj.(*corev1.Node)) },
@@ -381,7 +386,8 @@ func (k *Reporter) observed(node *corev1.Node) {
 	k.recordCordoned(node)
 	if theirs != k.reported && theirs == corev1.ConditionUnknown {
 		// Another component gave up on this node while the agent is alive: answer now, not in ten seconds.
-		slog.Warn("another client set the node's Ready condition", "node", k.o.Name, "ready", theirs, "agent reports", k.reported)
+		slog.Warn("another client set the node's Ready condition", "node", k.o.Name, "ready", theirs,
+			"agent reports", k.reported)
 		k.notify(heartbeat.Fact{Kind: heartbeat.Stale})
 	}
 }

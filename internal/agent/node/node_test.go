@@ -26,7 +26,8 @@ func TestNewNodeIsReadyInItsFirstWrite(t *testing.T) {
 		s := newServer()
 		c := newCRI()
 		r := &recorder{}
-		c.images = []*runtimeapi.Image{{RepoTags: []string{"small:1"}, Size: 1}, {RepoTags: []string{"big:1"}, RepoDigests: []string{"big@sha256:1"}, Size: 9}, {Size: 100}}
+		c.images = []*runtimeapi.Image{{RepoTags: []string{"small:1"}, Size: 1}, {RepoTags: []string{"big:1"},
+			RepoDigests: []string{"big@sha256:1"}, Size: 9}, {Size: 100}}
 		o := options(t, s, c, r)
 		o.Labels = map[string]string{"example.com/rack": "7"}
 		o.Taints = []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}
@@ -38,37 +39,47 @@ func TestNewNodeIsReadyInItsFirstWrite(t *testing.T) {
 			t.Errorf("wrote %v", log)
 		}
 		node, lease := s.now()
-		if ready := condition(node, corev1.NodeReady); ready.Status != corev1.ConditionTrue || ready.Reason != "KubeletReady" || ready.LastTransitionTime.IsZero() {
+		if ready := condition(node, corev1.NodeReady); ready.Status != corev1.ConditionTrue ||
+			ready.Reason != "KubeletReady" || ready.LastTransitionTime.IsZero() {
 			t.Errorf("Ready: %+v", ready)
 		}
-		if mem := condition(node, corev1.NodeMemoryPressure); mem.Status != corev1.ConditionFalse || mem.Reason != "KubeletHasSufficientMemory" {
+		if mem := condition(node, corev1.NodeMemoryPressure); mem.Status != corev1.ConditionFalse ||
+			mem.Reason != "KubeletHasSufficientMemory" {
 			t.Errorf("MemoryPressure: %+v", mem)
 		}
-		wantLabels := map[string]string{"kubernetes.io/hostname": "n1", "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", "beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64", "example.com/rack": "7"}
+		wantLabels := map[string]string{"kubernetes.io/hostname": "n1", "kubernetes.io/os": "linux",
+			"kubernetes.io/arch": "amd64", "beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64",
+			"example.com/rack": "7"}
 		if !reflect.DeepEqual(node.Labels, wantLabels) || len(node.Spec.Taints) != 1 {
 			t.Errorf("labels %v, taints %v", node.Labels, node.Spec.Taints)
 		}
 		st := node.Status
-		if st.Allocatable.Memory().String() != "3937156Ki" || st.Capacity.Cpu().String() != "2" || st.Capacity.Pods().String() != "110" || st.Capacity.StorageEphemeral().String() != "64800356Ki" {
+		if st.Allocatable.Memory().String() != "3937156Ki" || st.Capacity.Cpu().String() != "2" ||
+			st.Capacity.Pods().String() != "110" || st.Capacity.StorageEphemeral().String() != "64800356Ki" {
 			t.Errorf("capacity %v, allocatable %v", st.Capacity, st.Allocatable)
 		}
 		if q, ok := st.Capacity["hugepages-2Mi"]; !ok || !q.IsZero() {
 			t.Errorf("huge pages %v, %v", q, ok)
 		}
-		if st.NodeInfo.ContainerRuntimeVersion != "containerd://1.6.20" || st.NodeInfo.OSImage != "Debian GNU/Linux 12 (bookworm)" || *st.NodeInfo.Swap.Capacity != 1<<30 || st.DaemonEndpoints.KubeletEndpoint.Port != 10250 {
+		if st.NodeInfo.ContainerRuntimeVersion != "containerd://1.6.20" ||
+			st.NodeInfo.OSImage != "Debian GNU/Linux 12 (bookworm)" || *st.NodeInfo.Swap.Capacity != 1<<30 ||
+			st.DaemonEndpoints.KubeletEndpoint.Port != 10250 {
 			t.Errorf("node info %+v", st.NodeInfo)
 		}
 		if len(st.Images) != 2 || st.Images[0].Names[0] != "big@sha256:1" || st.Images[1].Names[0] != "small:1" {
 			t.Errorf("images %+v", st.Images)
 		}
-		wantAddresses := []corev1.NodeAddress{{Type: "InternalIP", Address: "192.0.2.7"}, {Type: "Hostname", Address: "n1"}, {Type: "InternalDNS", Address: "localhost"}}
+		wantAddresses := []corev1.NodeAddress{{Type: "InternalIP", Address: "192.0.2.7"}, {Type: "Hostname", Address: "n1"},
+			{Type: "InternalDNS", Address: "localhost"}}
 		if !reflect.DeepEqual(st.Addresses, wantAddresses) {
 			t.Errorf("addresses %v", st.Addresses)
 		}
-		if *lease.Spec.HolderIdentity != "n1" || *lease.Spec.LeaseDurationSeconds != 40 || len(lease.OwnerReferences) != 1 || lease.OwnerReferences[0].UID != node.UID {
+		if *lease.Spec.HolderIdentity != "n1" || *lease.Spec.LeaseDurationSeconds != 40 || len(lease.OwnerReferences) != 1 ||
+			lease.OwnerReferences[0].UID != node.UID {
 			t.Errorf("lease %+v", lease)
 		}
-		if got := r.took(); !slices.Equal(got, []string{"Starting", "NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID", "NodeReady"}) {
+		if got := r.took(); !slices.Equal(got, []string{"Starting", "NodeHasSufficientMemory", "NodeHasNoDiskPressure",
+			"NodeHasSufficientPID", "NodeReady"}) {
 			t.Errorf("events %v", got)
 		}
 	})
@@ -121,14 +132,16 @@ func TestRuntimeComesLateGoesAndComesBack(t *testing.T) {
 		synctest.Wait()
 		node, _ := s.now()
 		want := "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:cni plugin not initialized"
-		if ready := condition(node, corev1.NodeReady); ready.Status != corev1.ConditionFalse || ready.Reason != "KubeletNotReady" || ready.Message != want {
+		if ready := condition(node, corev1.NodeReady); ready.Status != corev1.ConditionFalse ||
+			ready.Reason != "KubeletNotReady" || ready.Message != want {
 			t.Errorf("network not ready: %+v", ready)
 		}
 		r.took()
 		c.set(true, true, nil)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if node, _ = s.now(); condition(node, corev1.NodeReady).Status != corev1.ConditionTrue || !slices.Equal(r.took(), []string{"NodeReady"}) {
+		if node, _ = s.now(); condition(node, corev1.NodeReady).Status != corev1.ConditionTrue ||
+			!slices.Equal(r.took(), []string{"NodeReady"}) {
 			t.Errorf("not Ready a second after the network: %+v", condition(node, corev1.NodeReady))
 		}
 		c.set(true, true, errors.New("unavailable"))
@@ -139,7 +152,8 @@ func TestRuntimeComesLateGoesAndComesBack(t *testing.T) {
 		}
 		time.Sleep(25 * time.Second)
 		synctest.Wait()
-		if node, _ = s.now(); condition(node, corev1.NodeReady).Message != "container runtime is down" || !slices.Equal(r.took(), []string{"NodeNotReady"}) {
+		if node, _ = s.now(); condition(node, corev1.NodeReady).Message != "container runtime is down" ||
+			!slices.Equal(r.took(), []string{"NodeNotReady"}) {
 			t.Errorf("a dead runtime: %+v", condition(node, corev1.NodeReady))
 		}
 		c.set(true, true, nil)
@@ -157,13 +171,17 @@ func TestTakesOverAnExistingNode(t *testing.T) {
 		c := newCRI()
 		r := &recorder{}
 		s.node = &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "old", Labels: map[string]string{"kubernetes.io/arch": "arm64", "example.com/rack": "8", "theirs": "x"}},
-			Spec:       corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: "theirs", Effect: "NoSchedule"}}},
+			ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "old", Labels: map[string]string{"kubernetes.io/arch": "arm64",
+				"example.com/rack": "8", "theirs": "x"}},
+			Spec: corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: "theirs", Effect: "NoSchedule"}}},
 			Status: corev1.NodeStatus{
-				NodeInfo:   corev1.NodeSystemInfo{BootID: "boot-0"},
-				Addresses:  []corev1.NodeAddress{{Type: "InternalIP", Address: "198.51.100.1"}, {Type: "ExternalIP", Address: "203.0.113.1"}},
-				Conditions: []corev1.NodeCondition{{Type: "KernelDeadlock", Status: "False"}, {Type: "Ready", Status: "Unknown", Reason: "NodeStatusUnknown"}},
-				Capacity:   corev1.ResourceList{"hugepages-1Gi": *quantity(1), "example.com/gpu": *quantity(2)}, Allocatable: corev1.ResourceList{},
+				NodeInfo: corev1.NodeSystemInfo{BootID: "boot-0"},
+				Addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "198.51.100.1"}, {Type: "ExternalIP",
+					Address: "203.0.113.1"}},
+				Conditions: []corev1.NodeCondition{{Type: "KernelDeadlock", Status: "False"}, {Type: "Ready", Status: "Unknown",
+					Reason: "NodeStatusUnknown"}},
+				Capacity: corev1.ResourceList{"hugepages-1Gi": *quantity(1),
+					"example.com/gpu": *quantity(2)}, Allocatable: corev1.ResourceList{},
 			},
 		}
 		o := options(t, s, c, r)
@@ -173,13 +191,15 @@ func TestTakesOverAnExistingNode(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
 		node, _ := s.now()
-		want := map[string]string{"kubernetes.io/arch": "amd64", "example.com/rack": "8", "example.com/new": "1", "theirs": "x"}
+		want := map[string]string{"kubernetes.io/arch": "amd64", "example.com/rack": "8", "example.com/new": "1",
+			"theirs": "x"}
 		for key, value := range want {
 			if node.Labels[key] != value {
 				t.Errorf("label %s is %q, want %q", key, node.Labels[key], value)
 			}
 		}
-		if len(node.Spec.Taints) != 1 || condition(node, "KernelDeadlock").Status != "False" || condition(node, "Ready").Status != "True" {
+		if len(node.Spec.Taints) != 1 || condition(node, "KernelDeadlock").Status != "False" ||
+			condition(node, "Ready").Status != "True" {
 			t.Errorf("taints %v, conditions %v", node.Spec.Taints, node.Status.Conditions)
 		}
 		if len(node.Status.Addresses) != 3 || node.Status.Addresses[0].Address != "192.0.2.7" {
@@ -191,7 +211,8 @@ func TestTakesOverAnExistingNode(t *testing.T) {
 		if _, ok := node.Status.Capacity["example.com/gpu"]; !ok {
 			t.Error("an extended resource was lost")
 		}
-		if got := r.took(); !slices.Equal(got, []string{"Starting", "Rebooted", "NodeNotSchedulable", "NodeReady", "NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"}) {
+		if got := r.took(); !slices.Equal(got, []string{"Starting", "Rebooted", "NodeNotSchedulable", "NodeReady",
+			"NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"}) {
 			t.Errorf("events %v", got)
 		}
 	})
@@ -242,7 +263,8 @@ func TestAnnouncedFirst(t *testing.T) {
 			t.Helper()
 			time.Sleep(15 * time.Second)
 			synctest.Wait()
-			if log := s.took(); len(log) < 3 || !slices.Equal(log[:3], []string{"announce", "create nodes", "announce"}) || slices.Contains(log[3:], "announce") {
+			if log := s.took(); len(log) < 3 || !slices.Equal(log[:3], []string{"announce", "create nodes", "announce"}) ||
+				slices.Contains(log[3:], "announce") {
 				t.Errorf("did %v", log)
 			}
 		}
@@ -264,7 +286,8 @@ func TestRegistersAgainWhenDeleted(t *testing.T) {
 		time.Sleep(1100 * time.Millisecond)
 		synctest.Wait()
 		node, lease := s.now()
-		if node.UID != "uid-2" || condition(node, corev1.NodeReady).Status != corev1.ConditionTrue || lease.OwnerReferences[0].UID != "uid-2" {
+		if node.UID != "uid-2" || condition(node, corev1.NodeReady).Status != corev1.ConditionTrue ||
+			lease.OwnerReferences[0].UID != "uid-2" {
 			t.Errorf("node %s, lease of %s", node.UID, lease.OwnerReferences[0].UID)
 		}
 	})
@@ -327,8 +350,10 @@ func TestAPIAwayForTwoMinutes(t *testing.T) {
 		s.setDown(nil)
 		time.Sleep(7 * time.Second)
 		synctest.Wait()
-		if node, lease := s.now(); condition(node, corev1.NodeReady).Status != corev1.ConditionFalse || time.Since(lease.Spec.RenewTime.Time) > 10*time.Second {
-			t.Errorf("the change was lost: %+v, lease %v old", condition(node, corev1.NodeReady), time.Since(lease.Spec.RenewTime.Time))
+		if node, lease := s.now(); condition(node, corev1.NodeReady).Status != corev1.ConditionFalse ||
+			time.Since(lease.Spec.RenewTime.Time) > 10*time.Second {
+			t.Errorf("the change was lost: %+v, lease %v old", condition(node, corev1.NodeReady),
+				time.Since(lease.Spec.RenewTime.Time))
 		}
 	})
 }
@@ -356,8 +381,11 @@ func TestStuckMainLoop(t *testing.T) {
 		stuck.Store(true)
 		time.Sleep(mainLoopDownAfter + 11*time.Second)
 		synctest.Wait()
-		if node, lease := s.now(); condition(node, corev1.NodeReady).Status != corev1.ConditionFalse || !strings.Contains(condition(node, corev1.NodeReady).Message, "last read") || time.Since(lease.Spec.RenewTime.Time) > 11*time.Second {
-			t.Errorf("stuck for two minutes: %+v, lease %v old", condition(node, corev1.NodeReady), time.Since(lease.Spec.RenewTime.Time))
+		if node, lease := s.now(); condition(node, corev1.NodeReady).Status != corev1.ConditionFalse ||
+			!strings.Contains(condition(node, corev1.NodeReady).Message, "last read") ||
+			time.Since(lease.Spec.RenewTime.Time) > 11*time.Second {
+			t.Errorf("stuck for two minutes: %+v, lease %v old", condition(node, corev1.NodeReady),
+				time.Since(lease.Spec.RenewTime.Time))
 		}
 		time.Sleep(time.Minute)
 		s.edit(func(n *corev1.Node) {
@@ -374,8 +402,10 @@ func TestStuckMainLoop(t *testing.T) {
 		stuck.Store(false)
 		time.Sleep(11 * time.Second)
 		synctest.Wait()
-		if node, lease := s.now(); condition(node, corev1.NodeReady).Status != corev1.ConditionTrue || time.Since(lease.Spec.RenewTime.Time) > 11*time.Second {
-			t.Errorf("it turns again: %+v, lease %v old", condition(node, corev1.NodeReady), time.Since(lease.Spec.RenewTime.Time))
+		if node, lease := s.now(); condition(node, corev1.NodeReady).Status != corev1.ConditionTrue ||
+			time.Since(lease.Spec.RenewTime.Time) > 11*time.Second {
+			t.Errorf("it turns again: %+v, lease %v old", condition(node, corev1.NodeReady),
+				time.Since(lease.Spec.RenewTime.Time))
 		}
 	})
 }
@@ -392,8 +422,10 @@ func TestFrozenRuntime(t *testing.T) {
 		c.freeze()
 		time.Sleep(runtimeDownAfter + 16*time.Second)
 		synctest.Wait()
-		if node, lease := s.now(); condition(node, corev1.NodeReady).Message != "container runtime is down" || time.Since(lease.Spec.RenewTime.Time) > 11*time.Second {
-			t.Errorf("frozen for half a minute: %+v, lease %v old", condition(node, corev1.NodeReady), time.Since(lease.Spec.RenewTime.Time))
+		if node, lease := s.now(); condition(node, corev1.NodeReady).Message != "container runtime is down" ||
+			time.Since(lease.Spec.RenewTime.Time) > 11*time.Second {
+			t.Errorf("frozen for half a minute: %+v, lease %v old", condition(node, corev1.NodeReady),
+				time.Since(lease.Spec.RenewTime.Time))
 		}
 		time.Sleep(3 * time.Minute)
 		s.took()
@@ -405,8 +437,10 @@ func TestFrozenRuntime(t *testing.T) {
 		c.thaw()
 		time.Sleep(6 * time.Second)
 		synctest.Wait()
-		if node, lease := s.now(); condition(node, corev1.NodeReady).Status != corev1.ConditionTrue || time.Since(lease.Spec.RenewTime.Time) > 6*time.Second {
-			t.Errorf("the runtime answers again: %+v, lease %v old", condition(node, corev1.NodeReady), time.Since(lease.Spec.RenewTime.Time))
+		if node, lease := s.now(); condition(node, corev1.NodeReady).Status != corev1.ConditionTrue ||
+			time.Since(lease.Spec.RenewTime.Time) > 6*time.Second {
+			t.Errorf("the runtime answers again: %+v, lease %v old", condition(node, corev1.NodeReady),
+				time.Since(lease.Spec.RenewTime.Time))
 		}
 	})
 }
@@ -419,8 +453,9 @@ func TestCloud(t *testing.T) {
 		first      string // addresses until the cloud controller sets them
 		annotation string
 	}{
-		"told nothing":   {nil, "Hostname=n1", ""},
-		"told --node-ip": {[]netip.Addr{ip("192.0.2.7"), ip("2001:db8::7")}, "InternalIP=192.0.2.7 Hostname=n1 InternalDNS=localhost", "192.0.2.7,2001:db8::7"},
+		"told nothing": {nil, "Hostname=n1", ""},
+		"told --node-ip": {[]netip.Addr{ip("192.0.2.7"), ip("2001:db8::7")},
+			"InternalIP=192.0.2.7 Hostname=n1 InternalDNS=localhost", "192.0.2.7,2001:db8::7"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer()
@@ -437,16 +472,20 @@ func TestCloud(t *testing.T) {
 			if got := addressText(node); got != c.first || node.Annotations[annotationNodeIP] != c.annotation {
 				t.Errorf("%s: addresses %q, annotation %q", name, got, node.Annotations[annotationNodeIP])
 			}
-			if len(node.Spec.Taints) != 2 || node.Spec.Taints[1].Key != taintUninitialized || condition(node, corev1.NodeReady).Status != corev1.ConditionTrue {
+			if len(node.Spec.Taints) != 2 || node.Spec.Taints[1].Key != taintUninitialized ||
+				condition(node, corev1.NodeReady).Status != corev1.ConditionTrue {
 				t.Errorf("%s: taints %v, %+v", name, node.Spec.Taints, condition(node, corev1.NodeReady))
 			}
 			s.edit(func(n *corev1.Node) {
 				n.Spec.Taints = n.Spec.Taints[:1]
-				n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.9"}, {Type: corev1.NodeExternalIP, Address: "203.0.113.9"}, {Type: corev1.NodeExternalDNS, Address: "n1.example.com"}}
+				n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.9"},
+					{Type: corev1.NodeExternalIP, Address: "203.0.113.9"}, {Type: corev1.NodeExternalDNS, Address: "n1.example.com"}}
 			})
 			time.Sleep(20 * time.Minute)
 			synctest.Wait()
-			if node, _ := s.now(); addressText(node) != "InternalIP=10.0.0.9 ExternalIP=203.0.113.9 ExternalDNS=n1.example.com" || len(node.Spec.Taints) != 1 {
+			if node,
+				_ := s.now(); addressText(node) != "InternalIP=10.0.0.9 ExternalIP=203.0.113.9 ExternalDNS=n1.example.com" ||
+				len(node.Spec.Taints) != 1 {
 				t.Errorf("%s: the cloud spoke, then %q, %v", name, addressText(node), node.Spec.Taints)
 			}
 		})
@@ -469,11 +508,14 @@ func TestTakesOverFromAKubelet(t *testing.T) {
 		c := newCRI()
 		r := &recorder{}
 		s.node = &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "kubelet's", ResourceVersion: "1", Annotations: map[string]string{annotationNodeIP: "198.51.100.1", "theirs": "stays"}},
-			Spec:       corev1.NodeSpec{ProviderID: "cloud://old"},
+			ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "kubelet's", ResourceVersion: "1",
+				Annotations: map[string]string{annotationNodeIP: "198.51.100.1", "theirs": "stays"}},
+			Spec: corev1.NodeSpec{ProviderID: "cloud://old"},
 			Status: corev1.NodeStatus{
-				VolumesInUse: []corev1.UniqueVolumeName{"kubernetes.io/csi/x"}, DeclaredFeatures: []string{"ExtendWebSocketsToKubelet"},
-				Capacity: corev1.ResourceList{"example.com/gpu": *quantity(2)}, Allocatable: corev1.ResourceList{"example.com/gpu": *quantity(2)},
+				VolumesInUse:     []corev1.UniqueVolumeName{"kubernetes.io/csi/x"},
+				DeclaredFeatures: []string{"ExtendWebSocketsToKubelet"},
+				Capacity:         corev1.ResourceList{"example.com/gpu": *quantity(2)},
+				Allocatable:      corev1.ResourceList{"example.com/gpu": *quantity(2)},
 			},
 		}
 		o := options(t, s, c, r)
@@ -483,8 +525,10 @@ func TestTakesOverFromAKubelet(t *testing.T) {
 		time.Sleep(15 * time.Second)
 		synctest.Wait()
 		node, _ := s.now()
-		if node.Status.VolumesInUse != nil || node.Status.DeclaredFeatures != nil || node.Spec.ProviderID != "cloud://old" || node.Status.Capacity.Name("example.com/gpu", "").Value() != 2 {
-			t.Errorf("volumes %v, features %v, provider %s, capacity %v", node.Status.VolumesInUse, node.Status.DeclaredFeatures, node.Spec.ProviderID, node.Status.Capacity)
+		if node.Status.VolumesInUse != nil || node.Status.DeclaredFeatures != nil || node.Spec.ProviderID != "cloud://old" ||
+			node.Status.Capacity.Name("example.com/gpu", "").Value() != 2 {
+			t.Errorf("volumes %v, features %v, provider %s, capacity %v", node.Status.VolumesInUse, node.Status.DeclaredFeatures,
+				node.Spec.ProviderID, node.Status.Capacity)
 		}
 		if _, stale := node.Annotations[annotationNodeIP]; stale || node.Annotations["theirs"] != "stays" {
 			t.Errorf("annotations %v", node.Annotations)
@@ -492,7 +536,8 @@ func TestTakesOverFromAKubelet(t *testing.T) {
 		s.edit(func(n *corev1.Node) { delete(n.Labels, corev1.LabelOSStable); n.Labels[corev1.LabelArchStable] = "z80" })
 		time.Sleep(11 * time.Second)
 		synctest.Wait()
-		if node, _ := s.now(); node.Labels[corev1.LabelOSStable] != "linux" || node.Labels[corev1.LabelArchStable] != "amd64" {
+		if node, _ := s.now(); node.Labels[corev1.LabelOSStable] != "linux" ||
+			node.Labels[corev1.LabelArchStable] != "amd64" {
 			t.Errorf("labels %v", node.Labels)
 		}
 	})
@@ -516,7 +561,8 @@ func TestPressureIsToldAtOnce(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		synctest.Wait()
 		node, _ := s.now()
-		if mem := condition(node, corev1.NodeMemoryPressure); mem.Status != corev1.ConditionTrue || mem.Reason != "KubeletHasInsufficientMemory" || !slices.Equal(r.took(), []string{"NodeHasInsufficientMemory"}) {
+		if mem := condition(node, corev1.NodeMemoryPressure); mem.Status != corev1.ConditionTrue ||
+			mem.Reason != "KubeletHasInsufficientMemory" || !slices.Equal(r.took(), []string{"NodeHasInsufficientMemory"}) {
 			t.Errorf("MemoryPressure %+v", mem)
 		}
 	})
@@ -548,7 +594,8 @@ func TestWaitsForSomebodyElsesNodeWithoutRegister(t *testing.T) {
 
 func TestKubeletVersionIsSemantic(t *testing.T) {
 	v, err := version.ParseSemantic(kubeletVersion())
-	if err != nil || v.Major() != 1 || v.Minor() != 36 || v.Patch() != 3 || !strings.HasPrefix(kubeletVersion(), "v1.36.3+plimsoll.") {
+	if err != nil || v.Major() != 1 || v.Minor() != 36 || v.Patch() != 3 ||
+		!strings.HasPrefix(kubeletVersion(), "v1.36.3+plimsoll.") {
 		t.Errorf("%s: %v", kubeletVersion(), err)
 	}
 }
@@ -559,7 +606,8 @@ func TestLabelsAndTaints(t *testing.T) {
 		t.Errorf("%v, %v", labels, err)
 	}
 	_, err = ParseLabels("a,b=c d,kubernetes.io/role=x,node-role.kubernetes.io/worker=,a=1,a=2")
-	for _, want := range []string{`"a": want key=value`, `b: "c d"`, "kubernetes.io/role: a node must not", "node-role.kubernetes.io/worker: a node must not", `a is already "1"`} {
+	for _, want := range []string{`"a": want key=value`, `b: "c d"`, "kubernetes.io/role: a node must not",
+		"node-role.kubernetes.io/worker: a node must not", `a is already "1"`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q in %v", want, err)
 		}
@@ -579,29 +627,39 @@ func TestLabelsAndTaints(t *testing.T) {
 func TestAddresses(t *testing.T) {
 	addr := netip.MustParseAddr
 	have := map[string][]netip.Addr{
-		"lo": {addr("127.0.0.1")}, "eth0": {addr("fe80::1"), addr("2001:db8::1"), addr("192.0.2.1")}, "eth6": {addr("2001:db8::6")}, "down0": {addr("198.51.100.1")},
+		"lo": {addr("127.0.0.1")}, "eth0": {addr("fe80::1"), addr("2001:db8::1"),
+			addr("192.0.2.1")}, "eth6": {addr("2001:db8::6")}, "down0": {addr("198.51.100.1")},
 	}
 	for name, c := range map[string]struct {
 		a      Addresses
 		routes []string
 		want   string
 	}{
-		"of the default route":        {Addresses{}, []string{"eth0"}, "InternalIP=192.0.2.1 Hostname=h"},
-		"IPv6 when it leads out":      {Addresses{}, []string{"eth6"}, "InternalIP=2001:db8::6 Hostname=h"},
-		"IPv4 of any that leads out":  {Addresses{}, []string{"eth6", "eth0"}, "InternalIP=192.0.2.1 Hostname=h"},
-		"no way out":                  {Addresses{}, nil, "InternalIP=198.51.100.1 Hostname=h"},
-		"chosen, one per family":      {Addresses{NodeIPs: []netip.Addr{addr("2001:db8::6"), addr("192.0.2.1")}}, nil, "InternalIP=2001:db8::6 InternalIP=192.0.2.1 Hostname=h"},
-		"served on loopback":          {Addresses{Serving: addr("::1")}, []string{"eth0"}, "InternalIP=192.0.2.1 Hostname=h InternalDNS=localhost"},
-		"of any IPv6":                 {Addresses{NodeIPs: []netip.Addr{addr("::")}}, []string{"eth0"}, "InternalIP=2001:db8::1 Hostname=h"},
-		"of any IPv4":                 {Addresses{NodeIPs: []netip.Addr{addr("0.0.0.0")}}, []string{"eth6", "eth0"}, "InternalIP=192.0.2.1 Hostname=h"},
-		"by the host's name":          {Addresses{Hostname: "resolves"}, []string{"eth0"}, "InternalIP=198.51.100.1 Hostname=resolves"},
-		"the name is of elsewhere":    {Addresses{Hostname: "elsewhere"}, []string{"eth0"}, "InternalIP=192.0.2.1 Hostname=elsewhere"},
-		"the name is an address":      {Addresses{Hostname: "203.0.113.5"}, []string{"eth0"}, "InternalIP=203.0.113.5 Hostname=203.0.113.5"},
-		"chosen, not of this machine": {Addresses{NodeIPs: []netip.Addr{addr("203.0.113.9")}}, nil, "--node-ip 203.0.113.9: no interface"},
+		"of the default route":       {Addresses{}, []string{"eth0"}, "InternalIP=192.0.2.1 Hostname=h"},
+		"IPv6 when it leads out":     {Addresses{}, []string{"eth6"}, "InternalIP=2001:db8::6 Hostname=h"},
+		"IPv4 of any that leads out": {Addresses{}, []string{"eth6", "eth0"}, "InternalIP=192.0.2.1 Hostname=h"},
+		"no way out":                 {Addresses{}, nil, "InternalIP=198.51.100.1 Hostname=h"},
+		"chosen, one per family": {Addresses{NodeIPs: []netip.Addr{addr("2001:db8::6"), addr("192.0.2.1")}}, nil,
+			"InternalIP=2001:db8::6 InternalIP=192.0.2.1 Hostname=h"},
+		"served on loopback": {Addresses{Serving: addr("::1")}, []string{"eth0"},
+			"InternalIP=192.0.2.1 Hostname=h InternalDNS=localhost"},
+		"of any IPv6": {Addresses{NodeIPs: []netip.Addr{addr("::")}}, []string{"eth0"},
+			"InternalIP=2001:db8::1 Hostname=h"},
+		"of any IPv4": {Addresses{NodeIPs: []netip.Addr{addr("0.0.0.0")}}, []string{"eth6", "eth0"},
+			"InternalIP=192.0.2.1 Hostname=h"},
+		"by the host's name": {Addresses{Hostname: "resolves"}, []string{"eth0"},
+			"InternalIP=198.51.100.1 Hostname=resolves"},
+		"the name is of elsewhere": {Addresses{Hostname: "elsewhere"}, []string{"eth0"},
+			"InternalIP=192.0.2.1 Hostname=elsewhere"},
+		"the name is an address": {Addresses{Hostname: "203.0.113.5"}, []string{"eth0"},
+			"InternalIP=203.0.113.5 Hostname=203.0.113.5"},
+		"chosen, not of this machine": {Addresses{NodeIPs: []netip.Addr{addr("203.0.113.9")}}, nil,
+			"--node-ip 203.0.113.9: no interface"},
 	} {
 		c.a.Hostname = cmp.Or(c.a.Hostname, "h")
 		c.a.Lookup = func(name string) ([]netip.Addr, error) {
-			return map[string][]netip.Addr{"resolves": {addr("127.0.0.1"), addr("198.51.100.1")}, "elsewhere": {addr("203.0.113.5")}}[name], nil
+			return map[string][]netip.Addr{"resolves": {addr("127.0.0.1"), addr("198.51.100.1")},
+				"elsewhere": {addr("203.0.113.5")}}[name], nil
 		}
 		c.a.Interfaces = func() ([]string, error) { return slices.Sorted(maps.Keys(have)), nil }
 		c.a.Of = func(name string) ([]netip.Addr, error) { return have[name], nil }
@@ -619,7 +677,8 @@ func TestAddresses(t *testing.T) {
 	if found, err := (Addresses{Hostname: "h"}).ThisMachine().Find(); err != nil {
 		t.Logf("this machine: %v, %v", found, err) // a machine without a network is a valid machine too
 	}
-	for text, ok := range map[string]bool{"": true, "192.0.2.1": true, "192.0.2.1,2001:db8::1": true, "192.0.2.1,192.0.2.2": false, "x": false,
+	for text, ok := range map[string]bool{"": true, "192.0.2.1": true, "192.0.2.1,2001:db8::1": true,
+		"192.0.2.1,192.0.2.2": false, "x": false,
 		"0.0.0.0": true, "::": true, "::,192.0.2.1": false, "224.0.0.1": false, "fe80::1": false, "2001:db8::1%eth0": false} {
 		if _, err := ParseNodeIPs(text); (err == nil) != ok {
 			t.Errorf("--node-ip %q: %v", text, err)

@@ -79,7 +79,8 @@ func runtimeProblems(s *runtimeapi.RuntimeStatus) []string {
 			}
 			found = true
 			if !c.Status {
-				problems = append(problems, fmt.Sprintf("%s: %s=%t reason:%s message:%s", want.text, c.Type, c.Status, c.Reason, c.Message))
+				problems = append(problems, fmt.Sprintf("%s: %s=%t reason:%s message:%s", want.text, c.Type, c.Status, c.Reason,
+					c.Message))
 			}
 		}
 		if !found {
@@ -167,7 +168,8 @@ func imagesOf(list []*runtimeapi.Image, most int) []corev1.ContainerImage {
 		if len(names) == 0 {
 			continue // no name by which to recognize it
 		}
-		images = append(images, corev1.ContainerImage{Names: names[:min(len(names), imageNamesMax)], SizeBytes: int64(image.Size)})
+		images = append(images, corev1.ContainerImage{Names: names[:min(len(names), imageNamesMax)],
+			SizeBytes: int64(image.Size)})
 	}
 	slices.SortFunc(images, func(a, b corev1.ContainerImage) int {
 		return cmp.Or(cmp.Compare(b.SizeBytes, a.SizeBytes), cmp.Compare(a.Names[0], b.Names[0]))
@@ -187,7 +189,8 @@ func (k *Reporter) fill(node *corev1.Node) {
 	k.fillResources(s)
 	id := k.o.Machine.Identity
 	s.NodeInfo = corev1.NodeSystemInfo{
-		MachineID: id.MachineID, SystemUUID: id.SystemUUID, BootID: id.BootID, KernelVersion: id.KernelVersion, OSImage: id.OSImage,
+		MachineID: id.MachineID, SystemUUID: id.SystemUUID, BootID: id.BootID, KernelVersion: id.KernelVersion,
+		OSImage:         id.OSImage,
 		OperatingSystem: runtime.GOOS, Architecture: id.Architecture, KubeletVersion: kubeletVersion(),
 		ContainerRuntimeVersion: cmp.Or(k.runtime.version, s.NodeInfo.ContainerRuntimeVersion, "unknown://unknown"),
 	}
@@ -258,7 +261,8 @@ func (k *Reporter) fillAddresses(s *corev1.NodeStatus) {
 	case len(k.o.Cloud.NodeIPs) > 0:
 		s.Addresses = k.addresses
 	default:
-		s.Addresses = slices.DeleteFunc(slices.Clone(k.addresses), func(a corev1.NodeAddress) bool { return a.Type != corev1.NodeHostName })
+		s.Addresses = slices.DeleteFunc(slices.Clone(k.addresses),
+			func(a corev1.NodeAddress) bool { return a.Type != corev1.NodeHostName })
 	}
 }
 

@@ -27,10 +27,12 @@ import (
 // register creates the agent's Node with its status, or takes over the existing one.
 func (k *Reporter) register(ctx context.Context) (heartbeat.Fact, error) {
 	k.refresh(ctx)
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: k.o.Name, Labels: k.labels(), Annotations: maps.Clone(k.o.Annotations)}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: k.o.Name, Labels: k.labels(),
+		Annotations: maps.Clone(k.o.Annotations)}}
 	node.Spec = corev1.NodeSpec{Taints: slices.Clone(k.o.Taints), ProviderID: k.o.ProviderID}
 	if k.o.Cloud != nil {
-		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: taintUninitialized, Value: "true", Effect: corev1.TaintEffectNoSchedule})
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: taintUninitialized, Value: "true",
+			Effect: corev1.TaintEffectNoSchedule})
 	}
 	k.mu.Lock()
 	k.fill(node) // without devices if Recall was not called yet; the first report has them
@@ -45,7 +47,8 @@ func (k *Reporter) register(ctx context.Context) (heartbeat.Fact, error) {
 		out := &corev1.Node{}
 		err := k.o.API.Create(ctx, kube.Nodes, "", "", node, out)
 		if err == nil {
-			slog.Info("node registered", "node", k.o.Name, "ready", readyStatus(out), "cpu", out.Status.Allocatable.Cpu(), "memory", out.Status.Allocatable.Memory())
+			slog.Info("node registered", "node", k.o.Name, "ready", readyStatus(out), "cpu", out.Status.Allocatable.Cpu(),
+				"memory", out.Status.Allocatable.Memory())
 			k.o.Startup.Registered()
 			k.measureReady(out)
 			k.recall(nil)
@@ -84,7 +87,8 @@ func (k *Reporter) takeOver(ctx context.Context, ours *corev1.Node) error {
 	}
 	maps.Copy(node.Annotations, ours.Annotations)
 	if id := theirs.Spec.ProviderID; ours.Spec.ProviderID != "" && id != ours.Spec.ProviderID {
-		k.failures.Failed("take over node", fmt.Errorf("it was registered with provider ID %q, which the API does not allow to change to %q: delete the Node if the configuration is right", id, ours.Spec.ProviderID))
+		k.failures.Failed("take over node",
+			fmt.Errorf("it was registered with provider ID %q, which the API does not allow to change to %q: delete the Node if the configuration is right", id, ours.Spec.ProviderID))
 	}
 	k.mu.Lock()
 	k.fill(node)
@@ -94,7 +98,8 @@ func (k *Reporter) takeOver(ctx context.Context, ours *corev1.Node) error {
 		return err
 	}
 	if boot := theirs.Status.NodeInfo.BootID; boot != "" && boot != node.Status.NodeInfo.BootID {
-		k.o.Recorder.Eventf(k.ref(), corev1.EventTypeWarning, "Rebooted", "Node %s has been rebooted, boot id: %s", k.o.Name, node.Status.NodeInfo.BootID)
+		k.o.Recorder.Eventf(k.ref(), corev1.EventTypeWarning, "Rebooted", "Node %s has been rebooted, boot id: %s", k.o.Name,
+			node.Status.NodeInfo.BootID)
 	}
 	slog.Info("node taken over", "node", k.o.Name, "created", theirs.CreationTimestamp.Time, "ready", readyStatus(out))
 	k.accept(theirs, out)
@@ -191,7 +196,8 @@ func patchOf(from, to *corev1.Node) ([]byte, error) {
 
 // slim leaves out what the agent never changes: managed fields are the largest part of an encoded Node.
 func slim(node *corev1.Node) *corev1.Node {
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: node.Labels, Annotations: node.Annotations}, Status: node.Status}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: node.Labels, Annotations: node.Annotations},
+		Status: node.Status}
 }
 
 // accept stores the API server's answer to a write and records Events about what the write changed.
@@ -212,7 +218,8 @@ func (k *Reporter) accept(before, after *corev1.Node) {
 	}
 	for _, c := range after.Status.Conditions {
 		old, existed := was[c.Type]
-		if reason := translate.NodeConditionEvent(c); reason != "" && old != c.Status && (existed || c.Type != corev1.NodeReady || c.Status == corev1.ConditionTrue) {
+		if reason := translate.NodeConditionEvent(c); reason != "" && old != c.Status && (existed ||
+			c.Type != corev1.NodeReady || c.Status == corev1.ConditionTrue) {
 			k.event(corev1.EventTypeNormal, reason)
 		}
 	}
@@ -253,7 +260,8 @@ func (k *Reporter) renew(ctx context.Context) (heartbeat.Fact, error) {
 }
 
 // write renews lease, or creates it if it is nil.
-func (k *Reporter) write(ctx context.Context, lease *coordinationv1.Lease, node *corev1.Node) (*coordinationv1.Lease, error) {
+func (k *Reporter) write(ctx context.Context, lease *coordinationv1.Lease,
+	node *corev1.Node) (*coordinationv1.Lease, error) {
 	next := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: k.o.Name, Namespace: corev1.NamespaceNodeLease}}
 	if lease != nil {
 		next = lease.DeepCopy()

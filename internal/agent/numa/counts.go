@@ -17,12 +17,13 @@ var admissionBuckets = prometheus.ExponentialBuckets(.05, 2, 15)
 
 // counts are the metrics of the kubelet's CPU, memory and topology managers, under its names.
 type counts struct {
-	k                                *Manager
-	admissions, rejections           prometheus.Counter
-	duration                         prometheus.Histogram
-	cpuPins, cpuErrors               prometheus.Counter
-	memoryPins, memoryErrors         prometheus.Counter
-	aligned, misaligned              *prometheus.CounterVec // by scope: container, pod; and boundary: numa_node, physical_cpu
+	k                        *Manager
+	admissions, rejections   prometheus.Counter
+	duration                 prometheus.Histogram
+	cpuPins, cpuErrors       prometheus.Counter
+	memoryPins, memoryErrors prometheus.Counter
+	// by scope: container, pod; and boundary: numa_node, physical_cpu
+	aligned, misaligned              *prometheus.CounterVec
 	poolSize, exclusive, exclusiveOn *prometheus.Desc
 }
 
@@ -40,24 +41,34 @@ func newCounts(k *Manager) *counts {
 		return c
 	}
 	vector := func(name, help string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Subsystem: "kubelet", Name: name, Help: help}, []string{"scope", "boundary"})
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Subsystem: "kubelet", Name: name, Help: help},
+			[]string{"scope", "boundary"})
 		k.Metrics.Registry.MustRegister(c)
 		return c
 	}
 	c := &counts{
-		k:            k,
-		admissions:   counter("topology_manager_admission_requests_total", "Pods whose resources had to be aligned"),
-		rejections:   counter("topology_manager_admission_errors_total", "Pods whose resources could not be assigned as requested"),
-		duration:     prometheus.NewHistogram(prometheus.HistogramOpts{Subsystem: "kubelet", Name: "topology_manager_admission_duration_ms", Help: "Milliseconds to decide on a pod's resources", Buckets: admissionBuckets}),
-		cpuPins:      counter("cpu_manager_pinning_requests_total", "Containers that requested exclusive CPUs"),
-		cpuErrors:    counter("cpu_manager_pinning_errors_total", "Containers that requested exclusive CPUs and got none"),
-		memoryPins:   counter("memory_manager_pinning_requests_total", "Containers that requested memory assigned to them"),
-		memoryErrors: counter("memory_manager_pinning_errors_total", "Containers that requested memory assigned to them and got none"),
-		aligned:      vector("container_aligned_compute_resources_count", "Containers or pods whose resources are aligned, by boundary"),
-		misaligned:   vector("container_aligned_compute_resources_failure_count", "Containers or pods whose resources could not be aligned, by boundary"),
-		poolSize:     prometheus.NewDesc("kubelet_cpu_manager_shared_pool_size_millicores", "CPUs of the shared pool, in millicores", nil, nil),
-		exclusive:    prometheus.NewDesc("kubelet_cpu_manager_exclusive_cpu_allocation_count", "CPUs assigned exclusively to containers", nil, nil),
-		exclusiveOn:  prometheus.NewDesc("kubelet_cpu_manager_allocation_per_numa", "CPUs assigned exclusively to containers, by NUMA node", []string{onNUMANode}, nil),
+		k:          k,
+		admissions: counter("topology_manager_admission_requests_total", "Pods whose resources had to be aligned"),
+		rejections: counter("topology_manager_admission_errors_total",
+			"Pods whose resources could not be assigned as requested"),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{Subsystem: "kubelet",
+			Name: "topology_manager_admission_duration_ms", Help: "Milliseconds to decide on a pod's resources",
+			Buckets: admissionBuckets}),
+		cpuPins:    counter("cpu_manager_pinning_requests_total", "Containers that requested exclusive CPUs"),
+		cpuErrors:  counter("cpu_manager_pinning_errors_total", "Containers that requested exclusive CPUs and got none"),
+		memoryPins: counter("memory_manager_pinning_requests_total", "Containers that requested memory assigned to them"),
+		memoryErrors: counter("memory_manager_pinning_errors_total",
+			"Containers that requested memory assigned to them and got none"),
+		aligned: vector("container_aligned_compute_resources_count",
+			"Containers or pods whose resources are aligned, by boundary"),
+		misaligned: vector("container_aligned_compute_resources_failure_count",
+			"Containers or pods whose resources could not be aligned, by boundary"),
+		poolSize: prometheus.NewDesc("kubelet_cpu_manager_shared_pool_size_millicores",
+			"CPUs of the shared pool, in millicores", nil, nil),
+		exclusive: prometheus.NewDesc("kubelet_cpu_manager_exclusive_cpu_allocation_count",
+			"CPUs assigned exclusively to containers", nil, nil),
+		exclusiveOn: prometheus.NewDesc("kubelet_cpu_manager_allocation_per_numa",
+			"CPUs assigned exclusively to containers, by NUMA node", []string{onNUMANode}, nil),
 	}
 	k.Metrics.Registry.MustRegister(c.duration, c)
 	for _, v := range []*prometheus.CounterVec{c.aligned, c.misaligned} { // present from the start, as in the kubelet

@@ -118,8 +118,10 @@ func New(o Options) (*Manager, error) {
 		return nil, err
 	}
 	k := &Manager{
-		Options: o, encoder: encoder, changed: make(chan struct{}, 1), announce: make(chan chan<- struct{}), state: layout.NewState(),
-		unrecorded: map[string]map[string]idset.Set{}, readmit: map[string]bool{}, consulted: map[string]consultation{}, groups: map[string]group{}, writing: o.Config.CPU.Static,
+		Options: o, encoder: encoder, changed: make(chan struct{},
+			1), announce: make(chan chan<- struct{}), state: layout.NewState(),
+		unrecorded: map[string]map[string]idset.Set{}, readmit: map[string]bool{}, consulted: map[string]consultation{},
+		groups: map[string]group{}, writing: o.Config.CPU.Static,
 	}
 	k.counts = newCounts(k)
 	k.publishSoon()
@@ -184,7 +186,8 @@ func (k *Manager) admit(p numa.Pod, fits func() bool) (rejection *numa.Rejection
 			return nil, false
 		}
 	}
-	return numa.Unexpected(fmt.Sprintf("the free resources changed %d times during the admission: try again", admitTries)), false
+	return numa.Unexpected(fmt.Sprintf("the free resources changed %d times during the admission: try again",
+		admitTries)), false
 }
 
 // Consult asks the device plugin that Admit needs, and stores its answer for the next Admit of that pod. It takes as

@@ -85,7 +85,8 @@ func newKernel() *kernel { return &kernel{groups: map[string][2]idset.Set{}, fai
 func pod(uid string, cpus ...int) numa.Pod {
 	p := numa.Pod{UID: uid, Guaranteed: true}
 	for i, n := range cpus {
-		p.Containers = append(p.Containers, numa.Container{Name: fmt.Sprintf("c%d", i), CPU: unit.MilliCPU(n) * unit.CPU, Memory: []numa.MemoryRequest{{Bytes: unit.GiB}}})
+		p.Containers = append(p.Containers, numa.Container{Name: fmt.Sprintf("c%d", i), CPU: unit.MilliCPU(n) * unit.CPU,
+			Memory: []numa.MemoryRequest{{Bytes: unit.GiB}}})
 	}
 	return p
 }
@@ -151,7 +152,8 @@ func TestLife(t *testing.T) {
 	if got := cgroups.text(); !maps.Equal(got, want) {
 		t.Errorf("groups %v, want %v", got, want)
 	}
-	if !k.Exclusive("mixed", "") || !k.Exclusive("mixed", "c0") || k.Exclusive("mixed", "c1") || k.Exclusive("shared", "") {
+	if !k.Exclusive("mixed", "") || !k.Exclusive("mixed", "c0") || k.Exclusive("mixed", "c1") ||
+		k.Exclusive("shared", "") {
 		t.Error("the quota is lifted from the wrong ones")
 	}
 	update := &runtimeapi.LinuxContainerResources{}
@@ -180,7 +182,8 @@ func TestNoStartWithoutRoom(t *testing.T) {
 	k.mustAdmit(t, numa.Pod{UID: "shared", Containers: []numa.Container{{Name: "c"}}})
 	cgroups.fails["/shared"] = true
 	k.mustAdmit(t, pod("own", 2))
-	if _, err := k.Start("own", "c0", &runtimeapi.LinuxContainerResources{}); err == nil || !strings.Contains(err.Error(), "remove other containers from CPUs 1-2: the kernel says no") {
+	if _, err := k.Start("own", "c0", &runtimeapi.LinuxContainerResources{}); err == nil ||
+		!strings.Contains(err.Error(), "remove other containers from CPUs 1-2: the kernel says no") {
 		t.Errorf("it starts: %v", err)
 	}
 	cgroups.fails["/shared"] = false
@@ -204,10 +207,12 @@ func TestRejections(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	k.Prefers = func(context.Context, numa.Question) ([]string, error) { return nil, errors.New("rpc failed") }
-	k.SetPlugin(numa.Plugin{Resource: "example.com/gpu", Prefers: true, Devices: []numa.Device{{ID: "g0", Healthy: true}, {ID: "g1", Healthy: true}}})
+	k.SetPlugin(numa.Plugin{Resource: "example.com/gpu", Prefers: true, Devices: []numa.Device{{ID: "g0", Healthy: true},
+		{ID: "g1", Healthy: true}}})
 	p := pod("c", 1)
 	p.Containers[0].Devices = []numa.DeviceRequest{{Resource: "example.com/gpu", Count: 1}}
-	if r := k.admitWithPlugins(t, p, fits); r == nil || r.Reason != numa.UnexpectedAdmission || !strings.Contains(r.Message(), "rpc failed") {
+	if r := k.admitWithPlugins(t, p, fits); r == nil || r.Reason != numa.UnexpectedAdmission ||
+		!strings.Contains(r.Message(), "rpc failed") {
 		t.Errorf("%+v", r)
 	}
 	k.Prefers = func(_ context.Context, q numa.Question) ([]string, error) { return q.Available[1:], nil }
@@ -223,7 +228,8 @@ func TestRejections(t *testing.T) {
 // assigned twice.
 func TestOpinionThatComesLate(t *testing.T) {
 	k := keeper(t, static, newKernel())
-	k.SetPlugin(numa.Plugin{Resource: "example.com/gpu", Prefers: true, Devices: []numa.Device{{ID: "g0", Healthy: true}, {ID: "g1", Healthy: true}}})
+	k.SetPlugin(numa.Plugin{Resource: "example.com/gpu", Prefers: true, Devices: []numa.Device{{ID: "g0", Healthy: true},
+		{ID: "g1", Healthy: true}}})
 	one := func(uid string) numa.Pod {
 		p := pod(uid, 1)
 		p.Containers[0].Devices = []numa.DeviceRequest{{Resource: "example.com/gpu", Count: 1}}
@@ -257,7 +263,8 @@ func TestOpinionThatComesLate(t *testing.T) {
 	}
 	a, _ := k.Assignment("late")
 	b, _ := k.Assignment("quick")
-	if got := fmt.Sprint(a.Containers[0].Devices, b.Containers[0].Devices); got != "[{example.com/gpu [g1]}] [{example.com/gpu [g0]}]" {
+	if got := fmt.Sprint(a.Containers[0].Devices,
+		b.Containers[0].Devices); got != "[{example.com/gpu [g1]}] [{example.com/gpu [g0]}]" {
 		t.Errorf("devices of both: %s", got)
 	}
 	if len(k.consulted) != 0 {
@@ -295,7 +302,8 @@ func TestHistories(t *testing.T) {
 					start(t, k, uid, c.Name)
 					running[c.Name] = "/" + uid + "/" + c.Name
 				}
-				live[uid] = Remains{Pod: uid, Group: "/" + uid, Note: k.Note(uid), Ready: true, Created: int64(step), Running: running}
+				live[uid] = Remains{Pod: uid, Group: "/" + uid, Note: k.Note(uid), Ready: true, Created: int64(step),
+					Running: running}
 			case n < 8 && len(live) > 0:
 				uid := slices.Sorted(maps.Keys(live))[rng.IntN(len(live))]
 				delete(live, uid)
@@ -352,14 +360,19 @@ func TestRecover(t *testing.T) {
 	}{
 		{"as it was", static, Remains{Pod: "a", Note: note, Running: running}, "1-2", "0,3-15", false},
 		{"another policy", numa.Config{}, Remains{Pod: "a", Note: note, Running: running}, "1-2", "0,3-15", false},
-		{"reserved meanwhile", numa.Config{CPU: numa.CPUConfig{Static: true, Reserved: idset.Of(0, 1), ReservedCount: 2}}, Remains{Pod: "a", Note: note, Running: running}, "2", "0,3-15", false},
-		{"offline meanwhile", static, Remains{Pod: "a", Note: strings.Replace(note, "1-2", "2,99", 1), Running: running}, "2", "0-1,3-15", false},
-		{"offline while nothing ran", static, Remains{Pod: "a", Ready: true, Note: strings.Replace(note, "1-2", "2,99", 1)}, "", "0-15", true},
+		{"reserved meanwhile", numa.Config{CPU: numa.CPUConfig{Static: true, Reserved: idset.Of(0, 1), ReservedCount: 2}},
+			Remains{Pod: "a", Note: note, Running: running}, "2", "0,3-15", false},
+		{"offline meanwhile", static, Remains{Pod: "a", Note: strings.Replace(note, "1-2", "2,99", 1), Running: running}, "2",
+			"0-1,3-15", false},
+		{"offline while nothing ran", static, Remains{Pod: "a", Ready: true, Note: strings.Replace(note, "1-2", "2,99", 1)},
+			"", "0-15", true},
 		{"between two starts", static, Remains{Pod: "a", Ready: true, Note: note}, "1-2", "0,3-15", false},
 		{"after a boot", static, Remains{Pod: "a", Booted: true, Note: note}, "1-2", "0,3-15", false},
 		{"ended", static, Remains{Pod: "a", Note: note}, "", "0-15", true},
-		{"more memory than there is", static, Remains{Pod: "a", Note: strings.Replace(note, "1073741824", "99073741824", 1), Running: running}, "1-2", "0,3-15", false},
-		{"a node that is gone", static, Remains{Pod: "a", Note: strings.Replace(note, `"nodes":[0]`, `"nodes":[7]`, 1), Running: running}, "1-2", "0,3-15", false},
+		{"more memory than there is", static, Remains{Pod: "a", Note: strings.Replace(note, "1073741824", "99073741824", 1),
+			Running: running}, "1-2", "0,3-15", false},
+		{"a node that is gone", static, Remains{Pod: "a", Note: strings.Replace(note, `"nodes":[0]`, `"nodes":[7]`, 1),
+			Running: running}, "1-2", "0,3-15", false},
 		{"truncated", static, Remains{Pod: "a", Note: note[:40], Running: running}, "", "0-15", false},
 		{"another pod's", static, Remains{Pod: "b", Note: note, Running: running}, "", "0-15", false},
 	} {
@@ -370,7 +383,8 @@ func TestRecover(t *testing.T) {
 			k.Recover([]Remains{c.remains, {Pod: "s", Group: "/s"}})
 			a, _ := k.Assignment("a")
 			if got := cpusOf(a).String(); got != c.own || k.SharedCPUs().String() != c.shared || k.MustReadmit("a") != c.anew {
-				t.Errorf("owns %q, shared %v, anew %v; want %q, %s, %v", got, k.SharedCPUs(), k.MustReadmit("a"), c.own, c.shared, c.anew)
+				t.Errorf("owns %q, shared %v, anew %v; want %q, %s, %v", got, k.SharedCPUs(), k.MustReadmit("a"), c.own, c.shared,
+					c.anew)
 			}
 			if g, ok := cgroups.groups["/s"]; ok && g[1].String() != c.shared {
 				t.Errorf("shared containers run on %v, want %s", g[1], c.shared)
@@ -411,13 +425,15 @@ func TestRecoverPrefersWhatRuns(t *testing.T) {
 func TestKept(t *testing.T) {
 	reserved := static
 	reserved.CPU.Reserved, reserved.CPU.ReservedCount = idset.Of(0, 2), 2
-	remains := Remains{Pod: "a", Group: "/a", Note: `{"uid":"a","containers":[{"name":"c0","cpus":"1-2"},{"name":"c1","cpus":"3,99"}]}`,
+	remains := Remains{Pod: "a", Group: "/a",
+		Note:    `{"uid":"a","containers":[{"name":"c0","cpus":"1-2"},{"name":"c1","cpus":"3,99"}]}`,
 		Running: map[string]string{"c0": "/a/c0", "c1": "/a/c1"}}
 	for range 3 {
 		cgroups := newKernel()
 		k := keeper(t, reserved, cgroups)
 		k.Recover([]Remains{remains, {Pod: "s", Group: "/s"}})
-		if own, pool := cgroups.groups["/a"][0].String(), cgroups.groups["/s"][1].String(); own != "1-3,99" || pool != "0,4-15" {
+		if own, pool := cgroups.groups["/a"][0].String(), cgroups.groups["/s"][1].String(); own != "1-3,99" ||
+			pool != "0,4-15" {
 			t.Errorf("own %s, pool %s", own, pool)
 		}
 		remains.Note = k.Note("a")
@@ -428,7 +444,8 @@ func TestKept(t *testing.T) {
 	if r := start(t, k, "a", "c0"); r.CpusetCpus != "1" || !strings.Contains(k.Note("a"), `"cpus":"1"`) {
 		t.Errorf("started again on %q, noted as %s", r.CpusetCpus, k.Note("a"))
 	}
-	if own, pool := cgroups.groups["/a"][0].String(), cgroups.groups["/s"][1].String(); own != "1,3,99" || pool != "0,2,4-15" {
+	if own, pool := cgroups.groups["/a"][0].String(), cgroups.groups["/s"][1].String(); own != "1,3,99" ||
+		pool != "0,2,4-15" {
 		t.Errorf("after its start: own %s, pool %s", own, pool)
 	}
 }
@@ -439,7 +456,8 @@ func TestKeptWhole(t *testing.T) {
 	reserved := static
 	reserved.CPU.Reserved, reserved.CPU.ReservedCount = idset.Of(1, 2), 2
 	k := keeper(t, reserved, newKernel())
-	k.Recover([]Remains{{Pod: "a", Group: "/a", Note: `{"uid":"a","containers":[{"name":"c0","cpus":"1-2"}]}`, Running: map[string]string{"c0": "/a/c0"}}})
+	k.Recover([]Remains{{Pod: "a", Group: "/a", Note: `{"uid":"a","containers":[{"name":"c0","cpus":"1-2"}]}`,
+		Running: map[string]string{"c0": "/a/c0"}}})
 	r := &runtimeapi.LinuxContainerResources{}
 	k.Update("a", "c0", r)()
 	if !k.Exclusive("a", "c0") || !k.Exclusive("a", "") || r.CpusetCpus != "" {
@@ -462,7 +480,8 @@ func TestCheck(t *testing.T) {
 	}
 	cgroups.groups["/a/c0"], cgroups.mems = [2]idset.Set{idset.Of(2, 3)}, idset.Of(0, 1)
 	err := k.Check("a", "c0", "/a/c0")
-	for _, want := range []string{"CPUs: the kernel has 2-3, 1-2 is assigned: missing 1, more 3", "memory of NUMA nodes: the kernel has 0-1, 0 is assigned: more 1"} {
+	for _, want := range []string{"CPUs: the kernel has 2-3, 1-2 is assigned: missing 1, more 3",
+		"memory of NUMA nodes: the kernel has 0-1, 0 is assigned: more 1"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
@@ -501,7 +520,8 @@ func TestChanged(t *testing.T) {
 func TestNoteOfAKubelet(t *testing.T) {
 	k := keeper(t, static, newKernel())
 	given := numa.Assignment{Pod: "a", Containers: []numa.Assigned{{Container: "c0", CPUs: idset.Of(2, 3)}}}
-	k.Recover([]Remains{{Pod: "a", Group: "/a", Note: NoteOf(given), Ready: true, Running: map[string]string{"c0": "/a/c0"}}})
+	k.Recover([]Remains{{Pod: "a", Group: "/a", Note: NoteOf(given), Ready: true,
+		Running: map[string]string{"c0": "/a/c0"}}})
 	if a, has := k.Assignment("a"); !has || a.Containers[0].CPUs.String() != "2-3" {
 		t.Errorf("%+v", a)
 	}

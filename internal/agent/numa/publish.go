@@ -18,8 +18,10 @@ import (
 // API is the part of the API client that publishing uses; kube.Client implements it.
 type API interface {
 	Get(ctx context.Context, kind kube.Kind, namespace, name string, out runtime.Object) error
-	Create(ctx context.Context, kind kube.Kind, namespace, name string, obj, out runtime.Object, subresources ...string) error
-	Update(ctx context.Context, kind kube.Kind, namespace, name string, obj, out runtime.Object, subresources ...string) error
+	Create(ctx context.Context, kind kube.Kind, namespace, name string, obj, out runtime.Object,
+		subresources ...string) error
+	Update(ctx context.Context, kind kube.Kind, namespace, name string, obj, out runtime.Object,
+		subresources ...string) error
 }
 
 const (
@@ -118,7 +120,8 @@ func (p *publisher) write(ctx context.Context) error {
 		p.last = has
 	}
 	own := p.owner()
-	if slices.Equal(p.last.Attributes, want.Attributes) && (own == nil || slices.ContainsFunc(p.last.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == own.UID })) {
+	if slices.Equal(p.last.Attributes, want.Attributes) && (own == nil ||
+		slices.ContainsFunc(p.last.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == own.UID })) {
 		return nil // the zones are derived from the attributes
 	}
 	want.ObjectMeta = *p.last.ObjectMeta.DeepCopy()
@@ -147,6 +150,7 @@ func (p *publisher) ownedBy(o *topology.Object, owner *metav1.OwnerReference) {
 	if owner == nil {
 		return
 	}
-	o.OwnerReferences = slices.DeleteFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool { return r.Kind == owner.Kind })
+	o.OwnerReferences = slices.DeleteFunc(o.OwnerReferences,
+		func(r metav1.OwnerReference) bool { return r.Kind == owner.Kind })
 	o.OwnerReferences = append(o.OwnerReferences, *owner)
 }

@@ -59,7 +59,8 @@ func (s *server) Update(_ context.Context, _ kube.Kind, _, name string, obj, out
 	case s.object == nil:
 		return apierrors.NewNotFound(schema.GroupResource{Resource: topology.Resource}, name)
 	case obj.(*topology.Object).ResourceVersion != s.object.ResourceVersion:
-		return apierrors.NewConflict(schema.GroupResource{Resource: topology.Resource}, name, errors.New("somebody else wrote it"))
+		return apierrors.NewConflict(schema.GroupResource{Resource: topology.Resource}, name,
+			errors.New("somebody else wrote it"))
 	}
 	return s.store(obj, out)
 }

@@ -47,7 +47,8 @@ func NoteOf(a numa.Assignment) string { return topology.EncodePod(a) }
 func (k *Manager) Recover(all []Remains) {
 	// Running pods come first: what was assigned to a pod that has ended may be another pod's by now.
 	all = slices.SortedFunc(slices.Values(all), func(a, b Remains) int {
-		return cmp.Or(-compareBool(len(a.Running) > 0, len(b.Running) > 0), -compareBool(a.Ready, b.Ready), -cmp.Compare(a.Created, b.Created), cmp.Compare(a.Pod, b.Pod))
+		return cmp.Or(-compareBool(len(a.Running) > 0, len(b.Running) > 0), -compareBool(a.Ready, b.Ready),
+			-cmp.Compare(a.Created, b.Created), cmp.Compare(a.Pod, b.Pod))
 	})
 	k.mu.Lock()
 	owners := 0
@@ -61,13 +62,15 @@ func (k *Manager) Recover(all []Remains) {
 	}
 	shared := k.shared()
 	for _, e := range k.state.Excess() {
-		slog.Warn("more memory is assigned to pods than NUMA nodes have; the pods keep it", "numaNodes", e.Nodes, "type", numa.KindName(e.PageSize), "assigned", e.Owned, "has", e.Has)
+		slog.Warn("more memory is assigned to pods than NUMA nodes have; the pods keep it", "numaNodes", e.Nodes,
+			"type", numa.KindName(e.PageSize), "assigned", e.Owned, "has", e.Has)
 	}
 	k.mu.Unlock()
 	slog.Info("assignments of pods recovered", "pods", len(all), "withAssignments", owners, "sharedCPUs", shared)
 	k.publishSoon()
 	if err := k.confineAll(); err != nil {
-		slog.Warn("the shared pool was not set for all pods; trying again before CPUs are assigned to a container", "err", err)
+		slog.Warn("the shared pool was not set for all pods; trying again before CPUs are assigned to a container",
+			"err", err)
 	}
 }
 

@@ -100,7 +100,8 @@ func differs(container, group, what string, given idset.Set, kernel func(string)
 		off = append(off, fmt.Sprintf("more %v", more))
 	}
 	if off != nil {
-		return fmt.Errorf("check container %s in %s: %s: the kernel has %v, %v is assigned: %s", container, group, what, has, given, strings.Join(off, ", "))
+		return fmt.Errorf("check container %s in %s: %s: the kernel has %v, %v is assigned: %s", container, group, what, has,
+			given, strings.Join(off, ", "))
 	}
 	return nil
 }

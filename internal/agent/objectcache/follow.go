@@ -245,13 +245,16 @@ func sameVersion(a, b metav1.Object) bool {
 // strip copies the parts of an object that are read, and returns whether it is immutable.
 func strip(object metav1.Object) (kept metav1.Object, immutable bool) {
 	meta := func(o metav1.Object) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion()}
+		return metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
+			ResourceVersion: o.GetResourceVersion()}
 	}
 	switch o := object.(type) {
 	case *corev1.ConfigMap:
-		return &corev1.ConfigMap{ObjectMeta: meta(o), Data: o.Data, BinaryData: o.BinaryData, Immutable: o.Immutable}, o.Immutable != nil && *o.Immutable
+		return &corev1.ConfigMap{ObjectMeta: meta(o), Data: o.Data, BinaryData: o.BinaryData,
+			Immutable: o.Immutable}, o.Immutable != nil && *o.Immutable
 	case *corev1.Secret:
-		return &corev1.Secret{ObjectMeta: meta(o), Type: o.Type, Data: o.Data, Immutable: o.Immutable}, o.Immutable != nil && *o.Immutable
+		return &corev1.Secret{ObjectMeta: meta(o), Type: o.Type, Data: o.Data, Immutable: o.Immutable}, o.Immutable != nil &&
+			*o.Immutable
 	}
 	return nil, false
 }

@@ -208,7 +208,8 @@ type AwayError struct {
 }
 
 func (e *AwayError) Error() string {
-	return fmt.Sprintf("read %s %s/%s: no answer from the API server yet: %v", e.Ref.Kind, e.Ref.Namespace, e.Ref.Name, e.Cause)
+	return fmt.Sprintf("read %s %s/%s: no answer from the API server yet: %v", e.Ref.Kind, e.Ref.Namespace, e.Ref.Name,
+		e.Cause)
 }
 
 func (e *AwayError) Unwrap() error { return e.Cause }

@@ -130,7 +130,8 @@ func (s *server) put(name string, data map[string]string) {
 	case cm == nil:
 		kind = watch.Added
 	}
-	cm = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID("uid-" + name), ResourceVersion: strconv.Itoa(s.version), Annotations: map[string]string{"big": "annotation"}}, Data: data}
+	cm = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID("uid-" + name),
+		ResourceVersion: strconv.Itoa(s.version), Annotations: map[string]string{"big": "annotation"}}, Data: data}
 	if data != nil {
 		s.objects[name] = cm
 	}
@@ -162,7 +163,8 @@ func (s *server) counts() (lists, opens, open int) {
 func podNaming(uid string, names ...string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: uid, UID: types.UID(uid)}}
 	for _, n := range names {
-		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: n, VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: n}}}})
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: n,
+			VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: n}}}})
 	}
 	return p
 }
@@ -229,7 +231,8 @@ func TestManyPodsOneWatch(t *testing.T) {
 		if _, _, open := s.counts(); open != 0 || len(c.items) != 0 || len(c.pods) != 0 {
 			t.Errorf("after the last pod: %d watches, %d objects, %d pods", open, len(c.items), len(c.pods))
 		}
-		if _, err := c.ConfigMap(context.Background(), "shop", "ca"); err == nil || !strings.Contains(err.Error(), `object "shop"/"ca" not registered`) {
+		if _, err := c.ConfigMap(context.Background(), "shop", "ca"); err == nil ||
+			!strings.Contains(err.Error(), `object "shop"/"ca" not registered`) {
 			t.Errorf("untracked: %v", err)
 		}
 	})
@@ -247,7 +250,9 @@ func TestObjectsOfOnePodAreBounded(t *testing.T) {
 			t.Error(err)
 		}
 		settle()
-		if err := c.Track(podNaming("p", names...)); err == nil || !strings.Contains(err.Error(), "pod shop/p: the pod names 257 Secrets and ConfigMaps, the limit for one pod is 256") {
+		if err := c.Track(podNaming("p", names...)); err == nil ||
+			!strings.Contains(err.Error(),
+				"pod shop/p: the pod names 257 Secrets and ConfigMaps, the limit for one pod is 256") {
 			t.Errorf("%v", err)
 		}
 		if err := c.Track(podNaming("q", names...)); err == nil {
@@ -307,7 +312,8 @@ func TestAwayBeforeFirstAnswer(t *testing.T) {
 		began := time.Now()
 		_, err := c.ConfigMap(context.Background(), "shop", "cm")
 		var away *AwayError
-		if !errors.As(err, &away) || apierrors.IsNotFound(err) || !strings.Contains(err.Error(), "read configmap shop/cm: no answer from the API server yet: connection refused") {
+		if !errors.As(err, &away) || apierrors.IsNotFound(err) ||
+			!strings.Contains(err.Error(), "read configmap shop/cm: no answer from the API server yet: connection refused") {
 			t.Errorf("away: %v", err)
 		}
 		if took := time.Since(began); took != answerMax {
@@ -458,17 +464,21 @@ func TestReferences(t *testing.T) {
 	pod.Spec.Volumes = append(pod.Spec.Volumes,
 		corev1.Volume{VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "v2"}}},
 		corev1.Volume{VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-			{Secret: &corev1.SecretProjection{LocalObjectReference: local("v3")}}, {ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: local("v4")}}}}}},
+			{Secret: &corev1.SecretProjection{LocalObjectReference: local("v3")}},
+			{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: local("v4")}}}}}},
 		corev1.Volume{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 	pod.Spec.Containers = []corev1.Container{{
-		EnvFrom: []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: local("e1")}}, {SecretRef: &corev1.SecretEnvSource{LocalObjectReference: local("e2")}}},
-		Env:     []corev1.EnvVar{{Name: "x"}, {ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: local("e3")}}}},
+		EnvFrom: []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: local("e1")}},
+			{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: local("e2")}}},
+		Env: []corev1.EnvVar{{Name: "x"},
+			{ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: local("e3")}}}},
 	}}
 	pod.Spec.InitContainers = []corev1.Container{{Env: []corev1.EnvVar{{ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: local("e4")}}}}}}
 	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{EnvFrom: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: local("e5")}}}}}}
 	pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{local("pull"), local("")}
 	got := References(pod)
-	for _, want := range []string{"configmap shop/v1", "secret shop/v2", "secret shop/v3", "configmap shop/v4", "configmap shop/e1", "secret shop/e2", "secret shop/e3", "configmap shop/e4", "secret shop/e5", "secret shop/pull"} {
+	for _, want := range []string{"configmap shop/v1", "secret shop/v2", "secret shop/v3", "configmap shop/v4",
+		"configmap shop/e1", "secret shop/e2", "secret shop/e3", "configmap shop/e4", "secret shop/e5", "secret shop/pull"} {
 		found := false
 		for ref := range got {
 			if ref.String() == want {

@@ -100,7 +100,8 @@ func TestOOMIsTold(t *testing.T) {
 	w, recorder := testWatch(t)
 	const inContainer = "CONSTRAINT_MEMCG,nodemask=(null),cpuset=c1,mems_allowed=0,oom_memcg=/k/c1,task_memcg=/k/c1"
 	w.play(inContainer, "Memory cgroup out of memory", 101)
-	if got := said(recorder); !strings.HasPrefix(got, "Warning OOMKilled Process 101 (hog) of container c was killed") || !strings.Contains(got, "32Mi of the container's limit (32Mi)") {
+	if got := said(recorder); !strings.HasPrefix(got, "Warning OOMKilled Process 101 (hog) of container c was killed") ||
+		!strings.Contains(got, "32Mi of the container's limit (32Mi)") {
 		t.Errorf("a child: %q", got)
 	}
 	w.play(inContainer, "Memory cgroup out of memory", 100)
@@ -114,7 +115,8 @@ func TestOOMIsTold(t *testing.T) {
 	if got := said(recorder); !strings.Contains(got, "the memory of the machine was used up") {
 		t.Errorf("the machine, to the pod: %q", got)
 	}
-	w.play("CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/other,task_memcg=/other", "Memory cgroup out of memory", 103)
+	w.play("CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/other,task_memcg=/other",
+		"Memory cgroup out of memory", 103)
 	if got := said(recorder); got != "" {
 		t.Errorf("somebody else's: %q", got)
 	}
@@ -143,12 +145,14 @@ func TestOOMOfBeforeIsTold(t *testing.T) {
 		told  bool
 	}{{"c2", time.Minute, true}, {"c3", 2 * time.Hour, false}} {
 		w.begun = unit.WallOf(time.Now().Add(c.begun))
-		w.play("CONSTRAINT_MEMCG,nodemask=(null),cpuset=x,mems_allowed=0,oom_memcg=/k/"+c.id+",task_memcg=/k/"+c.id, "Memory cgroup out of memory", 300)
+		w.play("CONSTRAINT_MEMCG,nodemask=(null),cpuset=x,mems_allowed=0,oom_memcg=/k/"+c.id+",task_memcg=/k/"+c.id,
+			"Memory cgroup out of memory", 300)
 		if got := said(recorder); got != "" {
 			t.Errorf("%s: told before anybody knows whose it is: %q", c.id, got)
 		}
 		w.Know("uid-1", podlife.Container{ID: c.id, Name: "c", State: podlife.Running}, 299)
-		if got := said(recorder); strings.Contains(got, "Process 300 (hog) of container c") != c.told || c.told && !strings.Contains(got, "plimsoll.dev/once:oom-") {
+		if got := said(recorder); strings.Contains(got, "Process 300 (hog) of container c") != c.told ||
+			c.told && !strings.Contains(got, "plimsoll.dev/once:oom-") {
 			t.Errorf("%s: %q", c.id, got)
 		}
 		w.Know("uid-1", podlife.Container{ID: c.id, Name: "c", State: podlife.Running}, 299)
@@ -165,8 +169,10 @@ func TestOOMExplainsAnEnd(t *testing.T) {
 	if err := os.WriteFile(log, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.play("CONSTRAINT_MEMCG,nodemask=(null),cpuset=c1,mems_allowed=0,oom_memcg=/k/c1,task_memcg=/k/c1", "Memory cgroup out of memory", 100)
-	ended := podlife.Container{ID: "c1", Name: "c", State: podlife.Exited, ExitCode: 137, Reason: "Error", FinishedAt: unit.WallOf(time.Now())}
+	w.play("CONSTRAINT_MEMCG,nodemask=(null),cpuset=c1,mems_allowed=0,oom_memcg=/k/c1,task_memcg=/k/c1",
+		"Memory cgroup out of memory", 100)
+	ended := podlife.Container{ID: "c1", Name: "c", State: podlife.Exited, ExitCode: 137, Reason: "Error",
+		FinishedAt: unit.WallOf(time.Now())}
 	if got := w.Explain(ended); got != ended {
 		t.Errorf("without a log, the runtime's word stands: %+v", got)
 	}

@@ -107,7 +107,8 @@ func TestLife(t *testing.T) {
 		expect(t, d.Told, "")
 	}
 	hanging := filepath.Join(b.registry, "hangs-reg.sock")
-	want := fmt.Sprint([]string{d.Registration + " actual_state_of_world", d.Registration + " desired_state_of_world", hanging + " desired_state_of_world"})
+	want := fmt.Sprint([]string{d.Registration + " actual_state_of_world", d.Registration + " desired_state_of_world",
+		hanging + " desired_state_of_world"})
 	for got := ""; got != want; got = b.counted() { // what the driver was told is recorded a moment later
 		if t.Context().Err() != nil {
 			t.Fatalf("counted %s, want %s", got, want)
@@ -157,9 +158,12 @@ func TestRefused(t *testing.T) {
 		want string
 	}{
 		{csidriver.Answers{Name: "bad"}, "CSIPlugin bad at " + filepath.Join(b.dir, "bad.sock") + ": no good"},
-		{csidriver.Answers{Name: "x", Kind: "DRAPlugin"}, "kind DRAPlugin is not supported: this node's agent does not prepare claimed devices (dynamic resource allocation)"},
-		{csidriver.Answers{Name: "gpu", Kind: "DevicePlugin", Versions: []string{"v1beta1"}}, "this agent has no use for plugins of kind DevicePlugin"},
-		{csidriver.Answers{Name: "old", Versions: []string{"0.3.0"}}, `supported versions "0.3.0": want one of CSI 1, like 1.0.0`},
+		{csidriver.Answers{Name: "x", Kind: "DRAPlugin"},
+			"kind DRAPlugin is not supported: this node's agent does not prepare claimed devices (dynamic resource allocation)"},
+		{csidriver.Answers{Name: "gpu", Kind: "DevicePlugin", Versions: []string{"v1beta1"}},
+			"this agent has no use for plugins of kind DevicePlugin"},
+		{csidriver.Answers{Name: "old", Versions: []string{"0.3.0"}},
+			`supported versions "0.3.0": want one of CSI 1, like 1.0.0`},
 	} {
 		expect(t, b.start(b.registry, test.a).Told, test.want)
 	}

@@ -14,7 +14,8 @@ func TestPodsWithLogs(t *testing.T) {
 	if len(d.Pods()) != 0 {
 		t.Error("no directory, yet pods")
 	}
-	for _, name := range []string{"ns_web_0a1b-2c", "ns_a.b-c_ff00", "kubelet", "a_b", "a_b_", "a_b_..", "a_b_c_0", "a_b_XY", "__0"} {
+	for _, name := range []string{"ns_web_0a1b-2c", "ns_a.b-c_ff00", "kubelet", "a_b", "a_b_", "a_b_..", "a_b_c_0",
+		"a_b_XY", "__0"} {
 		if err := os.MkdirAll(filepath.Join(string(d), name), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +109,8 @@ func TestRemoveLog(t *testing.T) {
 	d.Link("ns", "web", "zeta", "id-2", filepath.Join(dir, "2.log"))
 	d.RemoveRun(dir, "id-1", 1)
 	left, err := filepath.Glob(filepath.Join(dir, "*"))
-	if want := []string{filepath.Join(dir, "11.log"), filepath.Join(dir, "2.log")}; err != nil || !slices.Equal(left, want) {
+	if want := []string{filepath.Join(dir, "11.log"), filepath.Join(dir, "2.log")}; err != nil ||
+		!slices.Equal(left, want) {
 		t.Errorf("logs left %q (%v), want %q", left, err, want)
 	}
 	links, err := filepath.Glob(filepath.Join(d.links(), "*"))

@@ -44,9 +44,13 @@ func TestLinksAmongLogs(t *testing.T) {
 	}
 	write(t, filepath.Join(own, "0.log"), strings.Repeat("y", 100))
 	log := &runtimeLog{path: filepath.Join(own, "0.log")}
-	paths := []string{log.path, filepath.Join(own, "1.log"), filepath.Join(own, "2.log"), filepath.Join(root, "ns_linked_uid/c/0.log")}
+	paths := []string{log.path, filepath.Join(own, "1.log"), filepath.Join(own, "2.log"), filepath.Join(root,
+		"ns_linked_uid/c/0.log")}
 	r := &Rotator{
-		Root: root, MaxBytes: 10, MaxFiles: 4, Workers: 1, Reopen: log.reopen, Now: func() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) },
+		Root: root, MaxBytes: 10, MaxFiles: 4, Workers: 1, Reopen: log.reopen, Now: func() time.Time {
+			return time.Date(2026,
+				1, 1, 0, 0, 0, 0, time.UTC)
+		},
 		Logs: func() (logs []Log) {
 			for _, p := range paths {
 				logs = append(logs, Log{"c", p})
@@ -63,7 +67,8 @@ func TestLinksAmongLogs(t *testing.T) {
 			t.Errorf("outside/%s holds %q, %v", name, text, err)
 		}
 	}
-	if got, want := names(t, own), "0.log 0.log.20200101-000000 0.log.20200102-000000.gz 0.log.20260101-000000 1.log 2.log"; got != want {
+	if got, want := names(t, own),
+		"0.log 0.log.20200101-000000 0.log.20200102-000000.gz 0.log.20260101-000000 1.log 2.log"; got != want {
 		t.Errorf("logs: %s, want %s", got, want)
 	}
 	if log.reopens != 1 {
@@ -88,7 +93,8 @@ func TestRotateOnAFullDisk(t *testing.T) {
 	for _, short := range []string{"blocks", "inodes"} {
 		log := &runtimeLog{path: filepath.Join(dir, short+".log")}
 		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-		r := &Rotator{MaxBytes: 4096, MaxFiles: 3, Workers: 1, Logs: func() []Log { return []Log{{"c", log.path}} }, Reopen: log.reopen, Now: func() time.Time { return now }}
+		r := &Rotator{MaxBytes: 4096, MaxFiles: 3, Workers: 1, Logs: func() []Log { return []Log{{"c", log.path}} },
+			Reopen: log.reopen, Now: func() time.Time { return now }}
 		for range 4 {
 			write(t, log.path, strings.Repeat("x", 4096))
 			var full *smallfs.Filler

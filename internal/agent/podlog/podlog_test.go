@@ -53,7 +53,8 @@ func TestRead(t *testing.T) {
 		{"since leaves out what is older", log, Options{Since: since}, "two-part\nthree\n"},
 		{"timestamps once per line", log, Options{Since: since, Timestamps: true},
 			t0 + "2.123456789Z two-part\n" + t0 + "3.123456789Z three\n"},
-		{"timestamps have nine digits", "2026-11-20T10:00:01.5Z stdout F x\n", Options{Timestamps: true}, "2026-11-20T10:00:01.500000000Z x\n"},
+		{"timestamps have nine digits", "2026-11-20T10:00:01.5Z stdout F x\n", Options{Timestamps: true},
+			"2026-11-20T10:00:01.500000000Z x\n"},
 		{"limit cuts a line", log, Options{LimitBytes: 6}, "one\ner"},
 		{"limit counts timestamps", log, Options{LimitBytes: 4, Timestamps: true}, "2026"},
 		{"tail 0", log, Options{Tail: lines(0)}, ""},
@@ -118,7 +119,8 @@ func TestReadStaysInItsRoot(t *testing.T) {
 	if err := os.Symlink(filepath.Join(outside, "secret"), filepath.Join(root, "0.log")); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{filepath.Join(root, "0.log"), filepath.Join(outside, "secret"), root + "/../" + filepath.Base(outside) + "/secret"} {
+	for _, path := range []string{filepath.Join(root, "0.log"), filepath.Join(outside, "secret"), root + "/../" +
+		filepath.Base(outside) + "/secret"} {
 		if err := Read(t.Context(), path, Options{Root: root}, io.Discard); err == nil {
 			t.Errorf("%s was read from outside its root", path)
 		}
@@ -233,10 +235,11 @@ func TestFollowSlowlyAcrossTwoRotations(t *testing.T) {
 	var once sync.Once
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		done <- Read(ctx, path, Options{Follow: true, Running: func() bool { return true }}, writerFunc(func(p []byte) (int, error) {
-			once.Do(func() { close(stalled); <-goOn })
-			return out.Write(p)
-		}))
+		done <- Read(ctx, path, Options{Follow: true, Running: func() bool { return true }},
+			writerFunc(func(p []byte) (int, error) {
+				once.Do(func() { close(stalled); <-goOn })
+				return out.Write(p)
+			}))
 	}()
 	<-stalled
 	for i, text := range []string{"2 o F two", "3 o F three"} {
@@ -289,7 +292,8 @@ func TestFollowEndsWhenTheClientDoes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
 	write(t, path, entries("1 o F x"))
 	broken := errors.New("client is gone")
-	err := Read(t.Context(), path, Options{Follow: true, Running: func() bool { return true }}, writerFunc(func([]byte) (int, error) { return 0, broken }))
+	err := Read(t.Context(), path, Options{Follow: true, Running: func() bool { return true }},
+		writerFunc(func([]byte) (int, error) { return 0, broken }))
 	if !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}

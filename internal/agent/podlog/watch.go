@@ -40,7 +40,8 @@ func (w *watcher) join(dir string) (<-chan struct{}, func()) {
 	defer w.mu.Unlock()
 	d, err := w.watch(dir)
 	if err != nil {
-		slog.Warn("logs are polled: the kernel cannot watch the directory; see fs.inotify.max_user_watches", "dir", dir, "err", err)
+		slog.Warn("logs are polled: the kernel cannot watch the directory; see fs.inotify.max_user_watches", "dir", dir,
+			"err", err)
 		w.closeIdle()
 		return nil, func() {}
 	}

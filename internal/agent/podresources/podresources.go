@@ -84,7 +84,8 @@ func (s *Server) Run(ctx context.Context) error {
 		return fmt.Errorf("serve pod resources: %w", err)
 	}
 	limit := rate.NewLimiter(requestsPerSecond, requestsAtOnce)
-	server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, answer grpc.UnaryHandler) (any, error) {
+	server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo,
+		answer grpc.UnaryHandler) (any, error) {
 		if !limit.Allow() {
 			return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
 		}
@@ -103,7 +104,8 @@ func (s *Server) Run(ctx context.Context) error {
 const version = "v1"
 
 // List returns what is assigned to every pod.
-func (s *Server) List(context.Context, *podresourcesapi.ListPodResourcesRequest) (*podresourcesapi.ListPodResourcesResponse, error) {
+func (s *Server) List(context.Context,
+	*podresourcesapi.ListPodResourcesRequest) (*podresourcesapi.ListPodResourcesResponse, error) {
 	s.o.Metrics.Requests.WithLabelValues(version).Inc()
 	s.o.Metrics.List.WithLabelValues(version).Inc()
 	out := &podresourcesapi.ListPodResourcesResponse{}
@@ -114,7 +116,8 @@ func (s *Server) List(context.Context, *podresourcesapi.ListPodResourcesRequest)
 }
 
 // Get returns what is assigned to one pod.
-func (s *Server) Get(_ context.Context, r *podresourcesapi.GetPodResourcesRequest) (*podresourcesapi.GetPodResourcesResponse, error) {
+func (s *Server) Get(_ context.Context,
+	r *podresourcesapi.GetPodResourcesRequest) (*podresourcesapi.GetPodResourcesResponse, error) {
 	s.o.Metrics.Requests.WithLabelValues(version).Inc()
 	s.o.Metrics.Get.WithLabelValues(version).Inc()
 	for _, pod := range s.o.Pods() {
@@ -128,7 +131,8 @@ func (s *Server) Get(_ context.Context, r *podresourcesapi.GetPodResourcesReques
 }
 
 // GetAllocatableResources returns what the node can assign when it is empty.
-func (s *Server) GetAllocatableResources(context.Context, *podresourcesapi.AllocatableResourcesRequest) (*podresourcesapi.AllocatableResourcesResponse, error) {
+func (s *Server) GetAllocatableResources(context.Context,
+	*podresourcesapi.AllocatableResourcesRequest) (*podresourcesapi.AllocatableResourcesResponse, error) {
 	s.o.Metrics.Requests.WithLabelValues(version).Inc()
 	s.o.Metrics.GetAllocatable.WithLabelValues(version).Inc()
 	out := &podresourcesapi.AllocatableResourcesResponse{}
@@ -147,7 +151,8 @@ func (s *Server) GetAllocatableResources(context.Context, *podresourcesapi.Alloc
 		}
 		for _, m := range n.Memory {
 			if s.o.Config.Memory.Static && m.Bytes > 0 {
-				out.Memory = append(out.Memory, memoryOn(numa.Block{Nodes: []machine.NUMAID{n.Node}, PageSize: m.PageSize, Bytes: m.Bytes}))
+				out.Memory = append(out.Memory, memoryOn(numa.Block{Nodes: []machine.NUMAID{n.Node}, PageSize: m.PageSize,
+					Bytes: m.Bytes}))
 			}
 		}
 	}
@@ -199,13 +204,15 @@ func deviceOn(resource, id string, nodes []machine.NUMAID) []*podresourcesapi.Co
 	}
 	var out []*podresourcesapi.ContainerDevices
 	for _, n := range nodes {
-		out = append(out, &podresourcesapi.ContainerDevices{ResourceName: resource, DeviceIds: []string{id}, Topology: near(n)})
+		out = append(out, &podresourcesapi.ContainerDevices{ResourceName: resource, DeviceIds: []string{id},
+			Topology: near(n)})
 	}
 	return out
 }
 
 func memoryOn(b numa.Block) *podresourcesapi.ContainerMemory {
-	return &podresourcesapi.ContainerMemory{MemoryType: numa.KindName(b.PageSize), Size: uint64(b.Bytes), Topology: near(b.Nodes...)}
+	return &podresourcesapi.ContainerMemory{MemoryType: numa.KindName(b.PageSize), Size: uint64(b.Bytes),
+		Topology: near(b.Nodes...)}
 }
 
 func near(nodes ...machine.NUMAID) *podresourcesapi.TopologyInfo {

@@ -39,7 +39,8 @@ func (known) Allocations(uid, container string) []devicemanager.Allocation {
 
 func (known) Inventory() []numa.Plugin {
 	return []numa.Plugin{
-		{Resource: "example.com/gpu", Devices: []numa.Device{{ID: "g0", Nodes: []machine.NUMAID{0}, Healthy: true}, {ID: "g1", Nodes: []machine.NUMAID{0, 1}, Healthy: true}, {ID: "g2", Nodes: []machine.NUMAID{1}}}},
+		{Resource: "example.com/gpu", Devices: []numa.Device{{ID: "g0", Nodes: []machine.NUMAID{0}, Healthy: true},
+			{ID: "g1", Nodes: []machine.NUMAID{0, 1}, Healthy: true}, {ID: "g2", Nodes: []machine.NUMAID{1}}}},
 		{Resource: "example.com/key", Devices: []numa.Device{{ID: "k", Healthy: true}}},
 	}
 }
@@ -47,7 +48,8 @@ func (known) Inventory() []numa.Plugin {
 // serve runs a server on a real socket and returns a client.
 func serve(t *testing.T, config numa.Config) podresourcesapi.PodResourcesListerClient {
 	m := machine.Machine{CPUs: idset.Of(0, 1, 2, 3), NUMANodes: []machine.NUMANode{
-		{ID: 0, CPUs: idset.Of(0, 2), Memory: unit.GiB}, {ID: 1, CPUs: idset.Of(1, 3), Memory: 2 * unit.GiB, HugePages: map[unit.Bytes]int64{2 * unit.MiB: 4}},
+		{ID: 0, CPUs: idset.Of(0, 2), Memory: unit.GiB}, {ID: 1, CPUs: idset.Of(1, 3), Memory: 2 * unit.GiB,
+			HugePages: map[unit.Bytes]int64{2 * unit.MiB: 4}},
 	}}.Complete()
 	layout, err := numa.New(m, config)
 	if err != nil {
@@ -56,24 +58,29 @@ func serve(t *testing.T, config numa.Config) podresourcesapi.PodResourcesListerC
 	always := corev1.ContainerRestartPolicyAlways
 	pods := []*corev1.Pod{
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "own", UID: "u1"}, Spec: corev1.PodSpec{
-			InitContainers: []corev1.Container{{Name: "once"}, {Name: "beside", RestartPolicy: &always}}, Containers: []corev1.Container{{Name: "main"}},
+			InitContainers: []corev1.Container{{Name: "once"},
+				{Name: "beside", RestartPolicy: &always}}, Containers: []corev1.Container{{Name: "main"}},
 		}},
-		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "shared", UID: "u2"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}},
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "shared", UID: "u2"},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}},
 	}
 	dir := filepath.Join(t.TempDir(), "pod-resources")
 	s := New(Options{
-		Dir: dir, Pods: func() []*corev1.Pod { return pods }, Devices: known{}, Empty: layout.NewState(), Config: config, Metrics: &metrics.New("n").PodResources,
+		Dir: dir, Pods: func() []*corev1.Pod { return pods }, Devices: known{}, Empty: layout.NewState(), Config: config,
+		Metrics: &metrics.New("n").PodResources,
 		Assignments: func(uid string) (numa.Assignment, bool) {
 			return numa.Assignment{Pod: "u1", Containers: []numa.Assigned{
 				{Container: "once", Init: true, CPUs: idset.Of(3)},
-				{Container: "main", CPUs: idset.Of(1, 3), Memory: []numa.Block{{Nodes: []machine.NUMAID{0, 1}, Bytes: unit.GiB}, {Nodes: []machine.NUMAID{1}, PageSize: 2 * unit.MiB, Bytes: 4 * unit.MiB}}},
+				{Container: "main", CPUs: idset.Of(1, 3), Memory: []numa.Block{{Nodes: []machine.NUMAID{0, 1}, Bytes: unit.GiB},
+					{Nodes: []machine.NUMAID{1}, PageSize: 2 * unit.MiB, Bytes: 4 * unit.MiB}}},
 			}}, uid == "u1"
 		},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	conn, err := grpc.NewClient("unix://"+filepath.Join(dir, "kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+	conn, err := grpc.NewClient("unix://"+filepath.Join(dir, "kubelet.sock"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,19 +120,22 @@ const own = `{"name":"own","namespace":"ns","containers":[{"name":"beside"},{"na
 func TestAnswers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	static := numa.Config{CPU: numa.CPUConfig{Static: true, Reserved: idset.Of(0), ReservedCount: 1}, Memory: numa.MemoryConfig{Static: true, Reserved: map[machine.NUMAID]map[unit.Bytes]unit.Bytes{0: {0: unit.GiB}}}}
+	static := numa.Config{CPU: numa.CPUConfig{Static: true, Reserved: idset.Of(0), ReservedCount: 1},
+		Memory: numa.MemoryConfig{Static: true, Reserved: map[machine.NUMAID]map[unit.Bytes]unit.Bytes{0: {0: unit.GiB}}}}
 	c := serve(t, static)
 	list, err := c.List(ctx, &podresourcesapi.ListPodResourcesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, list, &podresourcesapi.ListPodResourcesResponse{}, `{"podResources":[`+own+`,{"name":"shared","namespace":"ns","containers":[{"name":"main"}]}]}`)
+	same(t, list, &podresourcesapi.ListPodResourcesResponse{}, `{"podResources":[`+own+
+		`,{"name":"shared","namespace":"ns","containers":[{"name":"main"}]}]}`)
 	one, err := c.Get(ctx, &podresourcesapi.GetPodResourcesRequest{PodNamespace: "ns", PodName: "own"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	same(t, one, &podresourcesapi.GetPodResourcesResponse{}, `{"podResources":`+own+`}`)
-	if _, err := c.Get(ctx, &podresourcesapi.GetPodResourcesRequest{PodNamespace: "other", PodName: "own"}); err == nil || err.Error() != "rpc error: code = Unknown desc = pod own in namespace other not found" {
+	if _, err := c.Get(ctx, &podresourcesapi.GetPodResourcesRequest{PodNamespace: "other", PodName: "own"}); err == nil ||
+		err.Error() != "rpc error: code = Unknown desc = pod own in namespace other not found" {
 		t.Errorf("get of another namespace: %v", err)
 	}
 	all, err := c.GetAllocatableResources(ctx, &podresourcesapi.AllocatableResourcesRequest{})

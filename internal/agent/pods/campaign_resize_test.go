@@ -253,7 +253,8 @@ func (w *world) judgeResize(pod *corev1.Pod) {
 	}
 	if pending != 0 && s.reported >= 0 && pending <= s.wishes[s.reported].pod.Generation {
 		w.judged(
-			"%s: a resize of generation %d is pending, and %d is allocated", pod.UID, pending, s.wishes[s.reported].pod.Generation,
+			"%s: a resize of generation %d is pending, and %d is allocated", pod.UID, pending,
+			s.wishes[s.reported].pod.Generation,
 		)
 	}
 	if resizing == 0 {
@@ -321,7 +322,8 @@ func (w *world) unsizedPod(pod, desired *corev1.Pod, meets bool) (out []string) 
 		if has := w.kernel[b.id]; !sameSize(has, of(c)) {
 			complain("%s#%d has %s, and was allocated %s", b.name, b.attempt, has, of(c))
 		}
-		if s := translate.StatusNamed(api, b.name); s == nil || s.Resources == nil || !allocation.Same(*s.Resources, c.Resources) {
+		if s := translate.StatusNamed(api, b.name); s == nil || s.Resources == nil ||
+			!allocation.Same(*s.Resources, c.Resources) {
 			complain("%s#%d is not reported to have what it was allocated", b.name, b.attempt)
 		}
 	}

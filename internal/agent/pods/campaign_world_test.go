@@ -99,8 +99,9 @@ func newWorld(seed uint64, logDir string) *world {
 		watches: map[int]*watch{}, volumes: map[types.UID]bool{}, groups: map[types.UID]bool{},
 		streams: map[*eventStream]bool{}, statics: map[types.UID]*manifest{}, files: map[string]types.UID{},
 		forgets: map[types.UID]int{},
-		evicted: map[types.UID]Eviction{}, sizings: map[types.UID]*sizing{}, hooks: map[types.UID]int{}, kernel: map[string]resize.Size{},
-		read: map[string]time.Time{}, milli: 4000, orders: map[types.UID]time.Time{}, orderedAt: map[types.UID]time.Time{},
+		evicted: map[types.UID]Eviction{}, sizings: map[types.UID]*sizing{}, hooks: map[types.UID]int{},
+		kernel: map[string]resize.Size{},
+		read:   map[string]time.Time{}, milli: 4000, orders: map[types.UID]time.Time{}, orderedAt: map[types.UID]time.Time{},
 	}
 	w.api = newAPIServer(w)
 	return w

@@ -26,11 +26,13 @@ type graveyard struct {
 	removed   []string
 }
 
-func (g *graveyard) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest, ...grpc.CallOption) (*runtimeapi.ListPodSandboxResponse, error) {
+func (g *graveyard) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest,
+	...grpc.CallOption) (*runtimeapi.ListPodSandboxResponse, error) {
 	return &runtimeapi.ListPodSandboxResponse{Items: g.sandboxes}, nil
 }
 
-func (g *graveyard) RemovePodSandbox(_ context.Context, r *runtimeapi.RemovePodSandboxRequest, _ ...grpc.CallOption) (*runtimeapi.RemovePodSandboxResponse, error) {
+func (g *graveyard) RemovePodSandbox(_ context.Context, r *runtimeapi.RemovePodSandboxRequest,
+	_ ...grpc.CallOption) (*runtimeapi.RemovePodSandboxResponse, error) {
 	if r.PodSandboxId == g.stuck {
 		return nil, errors.New("device or resource busy")
 	}
@@ -55,7 +57,8 @@ func TestRemoveDead(t *testing.T) {
 		e.Wake() // takes the worker, so that none starts
 		e.Set(pod, noon)
 		r.pods[pod.UID] = e
-		g.sandboxes = append(g.sandboxes, &runtimeapi.PodSandbox{Id: "s-" + name, CreatedAt: created, Metadata: &runtimeapi.PodSandboxMetadata{Uid: name}})
+		g.sandboxes = append(g.sandboxes, &runtimeapi.PodSandbox{Id: "s-" + name, CreatedAt: created,
+			Metadata: &runtimeapi.PodSandboxMetadata{Uid: name}})
 		if err := os.MkdirAll(filepath.Join(r.LogDir, "ns_"+name+"_"+name), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +67,8 @@ func TestRemoveDead(t *testing.T) {
 	bury("first", 1, corev1.PodSucceeded)
 	bury("restarts", 0, corev1.PodRunning)
 	bury("third", 3, corev1.PodSucceeded)
-	g.sandboxes = append(g.sandboxes, &runtimeapi.PodSandbox{Id: "s-strange", Metadata: &runtimeapi.PodSandboxMetadata{Uid: "strange"}})
+	g.sandboxes = append(g.sandboxes, &runtimeapi.PodSandbox{Id: "s-strange",
+		Metadata: &runtimeapi.PodSandboxMetadata{Uid: "strange"}})
 
 	if err := r.RemoveDead(t.Context(), func() bool { return len(g.removed) >= 2 }); err != nil {
 		t.Fatal(err)

@@ -103,12 +103,14 @@ func (r *Runner) ContainerRun(namespace, name, container string, uid types.UID, 
 	}
 	c := translate.ContainerNamed(pod, container)
 	if c == nil {
-		return Run{}, fmt.Errorf("container %q in pod %s/%s (it has %v): %w", container, namespace, name, containerNames(pod), ErrNotFound)
+		return Run{}, fmt.Errorf("container %q in pod %s/%s (it has %v): %w", container, namespace, name, containerNames(pod),
+			ErrNotFound)
 	}
 	if s := e.ContainerStatus(container); s != nil {
 		return r.runOf(pod, c, s, previous)
 	}
-	return Run{}, fmt.Errorf("container %q in pod %s/%s is waiting to start: its status is not known yet", container, namespace, name)
+	return Run{}, fmt.Errorf("container %q in pod %s/%s is waiting to start: its status is not known yet", container,
+		namespace, name)
 }
 
 func (r *Runner) runOf(pod *corev1.Pod, c *corev1.Container, s *corev1.ContainerStatus, previous bool) (Run, error) {

@@ -146,7 +146,8 @@ type podCounts struct{ r *Runner }
 
 var (
 	activePods = prometheus.NewDesc(
-		"kubelet_active_pods", "Pods that count when another is admitted; static is true for those that are not from the API server",
+		"kubelet_active_pods",
+		"Pods that count when another is admitted; static is true for those that are not from the API server",
 		[]string{"static"}, nil,
 	)
 	mirrorPods = prometheus.NewDesc("kubelet_mirror_pods", "Mirror pods, one for each static pod", nil, nil)
@@ -156,7 +157,8 @@ var (
 		"Pods with a worker: lifecycle is sync, terminating or terminated; config is desired, orphan (no source has it any more) or runtime_only",
 		[]string{"lifecycle", "config", "static"}, nil,
 	)
-	ephemeralContainers = prometheus.NewDesc("kubelet_managed_ephemeral_containers", "Ephemeral containers of the node's pods", nil, nil)
+	ephemeralContainers = prometheus.NewDesc("kubelet_managed_ephemeral_containers",
+		"Ephemeral containers of the node's pods", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -95,7 +95,8 @@ func TestFailedStartsAreCounted(t *testing.T) {
 	w := r.take(pod, false).Wake().(*worker)
 	main := pod.Spec.Containers[0].Name
 	for _, a := range []podlife.Action{
-		{Kind: podlife.CreateSandbox}, {Kind: podlife.StopContainer, Container: main}, {Kind: podlife.StartContainer, Container: main},
+		{Kind: podlife.CreateSandbox}, {Kind: podlife.StopContainer, Container: main}, {Kind: podlife.StartContainer,
+			Container: main},
 		{Kind: podlife.StartContainer, Container: "first"}, {Kind: podlife.StartContainer, Container: "debug"},
 	} {
 		w.countFailure(pod, a, "ErrImagePull")
@@ -103,7 +104,8 @@ func TestFailedStartsAreCounted(t *testing.T) {
 	if got := measuredValues(t, r.Metrics.Registry, "kubelet_started_pods_errors_total"); got[""] != 1 {
 		t.Errorf("failed sandboxes: %v, want one", got)
 	}
-	want := map[string]float64{"ErrImagePull container ": 1, "ErrImagePull init_container ": 1, "ErrImagePull ephemeral_container ": 1}
+	want := map[string]float64{"ErrImagePull container ": 1, "ErrImagePull init_container ": 1,
+		"ErrImagePull ephemeral_container ": 1}
 	if got := measuredValues(t, r.Metrics.Registry, "kubelet_started_containers_errors_total"); !maps.Equal(got, want) {
 		t.Errorf("failed containers: %v, want %v", got, want)
 	}
@@ -115,8 +117,10 @@ func TestFailuresOfPodsWithUserNamespaces(t *testing.T) {
 	no := false
 	pod := testPod()
 	pod.Spec.HostUsers = &no
-	r.take(pod, false).Wake().(*worker).countFailure(pod, podlife.Action{Kind: podlife.CreateSandbox}, "FailedCreatePodSandBox")
-	for _, name := range []string{"kubelet_started_pods_errors_total", "kubelet_started_user_namespaced_pods_errors_total"} {
+	r.take(pod, false).Wake().(*worker).countFailure(pod, podlife.Action{Kind: podlife.CreateSandbox},
+		"FailedCreatePodSandBox")
+	for _, name := range []string{"kubelet_started_pods_errors_total",
+		"kubelet_started_user_namespaced_pods_errors_total"} {
 		if got := measuredValues(t, r.Metrics.Registry, name); got[""] != 1 {
 			t.Errorf("%s: %v, want one", name, got)
 		}
@@ -134,7 +138,8 @@ func TestImageVolumesAreCounted(t *testing.T) {
 	w.countImageVolumes(c, images, status.Error(codes.Unknown, crierrors.ErrImageVolumeMountFailed.Error()+": no space"))
 	w.countImageVolumes(c, images, status.Error(codes.Unknown, "no such program"))
 	w.countImageVolumes(c, nil, nil)
-	for name, want := range map[string]float64{"requested_total": 3, "mounted_succeed_total": 2, "mounted_errors_total": 2} {
+	for name, want := range map[string]float64{"requested_total": 3, "mounted_succeed_total": 2,
+		"mounted_errors_total": 2} {
 		if got := measuredValues(t, r.Metrics.Registry, "kubelet_image_volume_"+name); got[""] != want {
 			t.Errorf("%s: %v, want %v", name, got, want)
 		}
@@ -152,7 +157,8 @@ func TestRequestedResizesAreCounted(t *testing.T) {
 	q := resource.MustParse
 	few := corev1.ResourceList{"cpu": q("100m"), "memory": q("1Gi")}
 	r.take(sized(1, few, nil), false)
-	r.take(sized(2, corev1.ResourceList{"cpu": q("200m"), "memory": q("512Mi")}, corev1.ResourceList{"cpu": q("1")}), false)
+	r.take(sized(2, corev1.ResourceList{"cpu": q("200m"), "memory": q("512Mi")}, corev1.ResourceList{"cpu": q("1")}),
+		false)
 	r.take(sized(3, few, nil), false)
 	r.take(sized(4, corev1.ResourceList{"cpu": q("0.1"), "memory": q("1024Mi")}, nil), false)
 	want := map[string]float64{
@@ -184,7 +190,8 @@ func TestStartSLILeavesOutPullsAndInit(t *testing.T) {
 		return corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{StartedAt: at(from), FinishedAt: at(to)}}}
 	}
 	sidecar := corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at(1)}}}
-	s := corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{ended(10, 13), sidecar, ended(20, 21), ended(30, 29)}}
+	s := corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{ended(10, 13), sidecar, ended(20, 21),
+		ended(30, 29)}}
 	if got := initTime(&s); got != 4*time.Second {
 		t.Errorf("init containers ran %v, want 4s", got)
 	}
@@ -228,7 +235,8 @@ func TestPodsAreCounted(t *testing.T) {
 		"kubelet_mirror_pods":                  {"": 1},
 		"kubelet_managed_ephemeral_containers": {"": 2},
 		"kubelet_working_pods": {
-			"desired sync  ": 1, "desired sync true ": 1, "orphan terminating  ": 1, "desired terminated  ": 1, "runtime_only terminating  ": 1,
+			"desired sync  ": 1, "desired sync true ": 1, "orphan terminating  ": 1, "desired terminated  ": 1,
+			"runtime_only terminating  ": 1,
 		},
 	} {
 		if got := measuredValues(t, r.Metrics.Registry, family); !maps.Equal(got, want) {

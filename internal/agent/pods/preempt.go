@@ -47,5 +47,6 @@ func (w *worker) preemptOne(uid types.UID, critical *corev1.Pod, resource string
 	if victim := e.Object(); victim != nil {
 		w.r.Recorder.Event(victim, corev1.EventTypeWarning, admission.ReasonPreempting, admission.MessagePreempting)
 	}
-	w.r.log(e).Warn("pod ends to make room for a critical one", "for", critical.Namespace+"/"+critical.Name, "lacks", resource)
+	w.r.log(e).Warn("pod ends to make room for a critical one", "for", critical.Namespace+"/"+critical.Name, "lacks",
+		resource)
 }

@@ -91,7 +91,8 @@ func TestPreempt(t *testing.T) {
 	}
 
 	r, old, next = start(true)
-	if admit(r, next); next.Snapshot().Stop == nil || next.Snapshot().Stop.Reason != "OutOfcpu" || old.Snapshot().Stop != nil {
+	if admit(r, next); next.Snapshot().Stop == nil || next.Snapshot().Stop.Reason != "OutOfcpu" ||
+		old.Snapshot().Stop != nil {
 		t.Errorf("nobody ends: %+v, the other: %+v", next.Snapshot().Stop, old.Snapshot().Stop)
 	}
 

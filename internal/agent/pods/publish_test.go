@@ -28,14 +28,17 @@ import (
 // Each end is counted once, whether the status has it as the state or as the last state.
 func TestCountEnds(t *testing.T) {
 	ended := func(id string, code int32) corev1.ContainerState {
-		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: id, ExitCode: code, Reason: "Error"}}
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: id, ExitCode: code,
+			Reason: "Error"}}
 	}
 	status := func(state, last corev1.ContainerState) corev1.PodStatus {
-		return corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "zeta", State: state, LastTerminationState: last}}}
+		return corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "zeta", State: state,
+			LastTerminationState: last}}}
 	}
 	r := testRunner()
 	r.Metrics = metrics.New("n")
-	none, waits := corev1.ContainerState{}, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
+	none, waits := corev1.ContainerState{},
+		corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
 	story := []corev1.PodStatus{
 		status(none, none), status(ended("c1", 139), none), status(none, ended("c1", 139)), status(waits, ended("c2", 139)),
 		status(ended("c3", 1), ended("c2", 139)),
@@ -52,11 +55,13 @@ func TestCountEnds(t *testing.T) {
 	for _, f := range families {
 		if f.GetName() == "kubelet_terminated_containers_total" {
 			for _, m := range f.Metric {
-				got = append(got, fmt.Sprint(m.Label[0].GetValue(), " ", m.Label[1].GetValue(), " ", m.Label[2].GetValue(), " ", m.Counter.GetValue()))
+				got = append(got, fmt.Sprint(m.Label[0].GetValue(), " ", m.Label[1].GetValue(), " ", m.Label[2].GetValue(), " ",
+					m.Counter.GetValue()))
 			}
 		}
 	}
-	if want := []string{"container 1 Error 1", "container 139 Error 2", "init_container 139 Error 1"}; !slices.Equal(got, want) {
+	if want := []string{"container 1 Error 1", "container 139 Error 2", "init_container 139 Error 1"}; !slices.Equal(got,
+		want) {
 		t.Errorf("counted %q, want %q", got, want)
 	}
 }

@@ -228,7 +228,8 @@ func (w *worker) adoptSizes() {
 			continue
 		}
 		reported := of(spec)
-		if s := translate.StatusNamed(pod, c.Name); s != nil && s.Resources != nil && translate.ContainerID(s.ContainerID) == id {
+		if s := translate.StatusNamed(pod, c.Name); s != nil && s.Resources != nil &&
+			translate.ContainerID(s.ContainerID) == id {
 			as := *spec
 			as.Resources = *s.Resources
 			reported = of(&as)

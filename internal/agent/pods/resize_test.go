@@ -50,7 +50,8 @@ func (n *room) Resize(requests []allocation.Request, held []*corev1.Pod) []alloc
 			verdicts = append(verdicts, allocation.Verdict{Allocated: true})
 			continue
 		}
-		verdicts = append(verdicts, allocation.Verdict{Reason: "Deferred", Message: fmt.Sprintf("%d of %d used", sum, n.milli)})
+		verdicts = append(verdicts, allocation.Verdict{Reason: "Deferred", Message: fmt.Sprintf("%d of %d used", sum,
+			n.milli)})
 	}
 	return verdicts
 }
@@ -144,7 +145,8 @@ func TestJudgeResizes(t *testing.T) {
 	r.ask("a", 800, 6)
 	r.judgeResizes()
 	r.ask("b", 200, 2)
-	expect("one gives, the other takes", "800m resizing@6", "200m resizing@2", "ResizeDeferred", "ResizeStarted", "ResizeStarted")
+	expect("one gives, the other takes", "800m resizing@6", "200m resizing@2", "ResizeDeferred", "ResizeStarted",
+		"ResizeStarted")
 }
 
 func TestResizeCounts(t *testing.T) {
@@ -217,7 +219,8 @@ func TestResume(t *testing.T) {
 	pod := sizedPod("a", 700, 4)
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{reported("c", "cpu=300m", "cpu=100m", "")}
 	pod.Status.Conditions = []corev1.PodCondition{
-		{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: "Deferred", Message: "m", ObservedGeneration: 4},
+		{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: "Deferred", Message: "m",
+			ObservedGeneration: 4},
 		{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, ObservedGeneration: 3},
 	}
 	r := testRunner()

@@ -65,7 +65,8 @@ func TestFailedUpdateIsWrittenAgain(t *testing.T) {
 	if err := workerOf(r, e).resize(t.Context(), sizedPod("a", 500, 2), podlife.Action{Steps: steps}); err == nil {
 		t.Fatal("the update does not fail")
 	}
-	back := resize.Plan(resize.Group{}, []resize.Group{{Name: "c", Has: workerOf(r, e).view.Containers["1"].Size, Want: before}})
+	back := resize.Plan(resize.Group{}, []resize.Group{{Name: "c", Has: workerOf(r, e).view.Containers["1"].Size,
+		Want: before}})
 	if len(back) != 1 || !back[0].Request {
 		t.Errorf("the way back is %v, want the request of CPU to be written", back)
 	}

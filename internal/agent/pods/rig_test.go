@@ -27,8 +27,10 @@ const noon = unit.Instant(12 * time.Hour)
 // testRunner returns a runner without a runtime and an API server, for tests of translations.
 func testRunner() *Runner {
 	r := &Runner{Options: Options{
-		Node: "Node-1", RootDir: "/var/lib/x", LogDir: "/var/log/pods", HostIPs: []string{"192.0.2.1", "2001:db8::1"}, RuntimeName: "containerd",
-		QOSClass: func(*corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSBurstable }, Recorder: record.NewFakeRecorder(100), Devices: noDevices{},
+		Node: "Node-1", RootDir: "/var/lib/x", LogDir: "/var/log/pods", HostIPs: []string{"192.0.2.1",
+			"2001:db8::1"}, RuntimeName: "containerd",
+		QOSClass: func(*corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSBurstable },
+		Recorder: record.NewFakeRecorder(100), Devices: noDevices{},
 		Users:   userns.Lacking(errors.New("no user namespaces here")),
 		Metrics: measurements(),
 	}, clock: clock.New()}
@@ -66,9 +68,12 @@ func testPod() *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid-1", Generation: 3, ResourceVersion: "10"},
 		Spec: corev1.PodSpec{
-			RestartPolicy: corev1.RestartPolicyOnFailure, TerminationGracePeriodSeconds: &grace, ActiveDeadlineSeconds: &deadline,
-			InitContainers: []corev1.Container{{Name: "init", Image: "i:1"}, {Name: "side", Image: "s:1", RestartPolicy: &always}},
-			Containers:     []corev1.Container{{Name: "zeta", Image: "z:1"}, {Name: "alpha", Image: "a:1", RestartPolicy: &always}},
+			RestartPolicy: corev1.RestartPolicyOnFailure, TerminationGracePeriodSeconds: &grace,
+			ActiveDeadlineSeconds: &deadline,
+			InitContainers: []corev1.Container{{Name: "init", Image: "i:1"}, {Name: "side", Image: "s:1",
+				RestartPolicy: &always}},
+			Containers: []corev1.Container{{Name: "zeta", Image: "z:1"}, {Name: "alpha", Image: "a:1",
+				RestartPolicy: &always}},
 			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: "example.com/lb"}},
 		},
 		Status: corev1.PodStatus{Phase: corev1.PodPending},

@@ -27,7 +27,8 @@ func TestStopsDoNotWaitForOthersGrace(t *testing.T) {
 		r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: runtime}, turns.NewPlaces(2)
 		stop := func(grace time.Duration, pod *corev1.Pod) {
 			e := r.newEntry("uid-1")
-			_ = workerOf(r, e).stopContainer(t.Context(), pod, podlife.Action{Kind: podlife.StopContainer, Container: "zeta", ID: "c", Grace: grace})
+			_ = workerOf(r, e).stopContainer(t.Context(), pod, podlife.Action{Kind: podlife.StopContainer, Container: "zeta",
+				ID: "c", Grace: grace})
 		}
 		hooked := testPod()
 		hooked.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3000}}}
@@ -150,7 +151,8 @@ func TestVolumesAreSetUpWithoutStartSlot(t *testing.T) {
 		"container": func(ctx context.Context, r *Runner, e *podentry.Entry, slot *turns.Slot) error {
 			w := workerOf(r, e)
 			w.view.Sandboxes["s"] = podlife.Sandbox{ID: "s", IPs: []string{"192.0.2.7"}}
-			return w.startContainer(ctx, testPod(), podlife.Action{Kind: podlife.StartContainer, Container: "zeta", ID: "s"}, slot)
+			return w.startContainer(ctx, testPod(), podlife.Action{Kind: podlife.StartContainer, Container: "zeta", ID: "s"},
+				slot)
 		},
 	} {
 		r, starts := testRunner(), turns.NewStarts(1)

@@ -21,7 +21,8 @@ func TestFailedStaticPodGoesWithItsManifest(t *testing.T) {
 	r.pods = map[types.UID]*podentry.Entry{}
 	r.StaticDir = t.TempDir()
 	r.static = newStatic(r, unwatched)
-	for name, stop := range map[string]*podlife.StopOrder{"running": nil, "rejected": {Phase: podlife.Failed, Reason: "PodOSNotSupported"}, "going": {Remove: true}} {
+	for name, stop := range map[string]*podlife.StopOrder{"running": nil, "rejected": {Phase: podlife.Failed,
+		Reason: "PodOSNotSupported"}, "going": {Remove: true}} {
 		e := r.newEntry(types.UID(name))
 		pod := testPod()
 		pod.Name = name

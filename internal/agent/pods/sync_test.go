@@ -22,7 +22,8 @@ type patient struct {
 	graces []time.Duration // guarded by mu
 }
 
-func (p *patient) StopContainer(ctx context.Context, in *runtimeapi.StopContainerRequest, _ ...grpc.CallOption) (*runtimeapi.StopContainerResponse, error) {
+func (p *patient) StopContainer(ctx context.Context, in *runtimeapi.StopContainerRequest,
+	_ ...grpc.CallOption) (*runtimeapi.StopContainerResponse, error) {
 	grace := time.Duration(in.Timeout) * time.Second
 	p.mu.Lock()
 	p.graces = append(p.graces, grace)
@@ -75,7 +76,8 @@ func TestStopOrderDuringAction(t *testing.T) {
 		time.AfterFunc(time.Minute, func() {
 			e.Evict(noon, time.Second, podlife.StopOrder{Remove: true})
 		})
-		workerOf(r, e).performGroup(t.Context(), nil, nil, []podlife.Action{{Kind: podlife.StopContainer, Container: "c", ID: "c1", Grace: time.Hour}}, &turns.Slot{})
+		workerOf(r, e).performGroup(t.Context(), nil, nil, []podlife.Action{{Kind: podlife.StopContainer, Container: "c",
+			ID: "c1", Grace: time.Hour}}, &turns.Slot{})
 		if took := time.Since(begun); took != time.Minute {
 			t.Errorf("the action ended after %s, want 1m0s", took)
 		}

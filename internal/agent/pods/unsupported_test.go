@@ -35,14 +35,17 @@ func TestUnsupportedFieldHolds(t *testing.T) {
 	e := r.newEntry("uid-1")
 	e.Set(usernsPod(), noon)
 	for range 3 {
-		if workerOf(r, e).mayStart() || e.Snapshot().Hold == nil || e.Snapshot().Hold.Reason != "UnsupportedField" || !e.Snapshot().Hold.Until.IsZero() || e.Snapshot().Stop != nil {
+		if workerOf(r, e).mayStart() || e.Snapshot().Hold == nil || e.Snapshot().Hold.Reason != "UnsupportedField" ||
+			!e.Snapshot().Hold.Until.IsZero() || e.Snapshot().Stop != nil {
 			t.Fatalf("it may start: hold %+v, stop %+v", e.Snapshot().Hold, e.Snapshot().Stop)
 		}
 	}
-	if text := <-events; len(events) > 0 || !strings.HasPrefix(text, "Warning UnsupportedField spec.hostUsers: false requests a user namespace") {
+	if text := <-events; len(events) > 0 || !strings.HasPrefix(text,
+		"Warning UnsupportedField spec.hostUsers: false requests a user namespace") {
 		t.Errorf("told %q, and %d more", text, len(events))
 	}
-	d := workerOf(r, e).life.Step(1, 1, podlife.Observation{Spec: translate.PodlifeSpec(e.Object()), Hold: e.Snapshot().Hold})
+	d := workerOf(r, e).life.Step(1, 1, podlife.Observation{Spec: translate.PodlifeSpec(e.Object()),
+		Hold: e.Snapshot().Hold})
 	if len(d.Actions) > 0 || !d.Wake.IsZero() && d.Wake < 2 || d.Status.Phase != podlife.Pending {
 		t.Errorf("held, yet: %+v", d)
 	}
@@ -107,7 +110,8 @@ func TestHeldIsToldOnce(t *testing.T) {
 		events := r.Recorder.(*record.FakeRecorder).Events
 		<-events
 		shown := usernsPod()
-		shown.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionFalse, Reason: e.Snapshot().Hold.Reason, Message: e.Snapshot().Hold.Message}}
+		shown.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers,
+			Status: corev1.ConditionFalse, Reason: e.Snapshot().Hold.Reason, Message: e.Snapshot().Hold.Message}}
 		next := r.newEntry("uid-1")
 		if mirrored {
 			next.Claim(true)
@@ -217,9 +221,11 @@ func TestAdoptedIsLeftRunning(t *testing.T) {
 	if text := <-events; len(events) > 0 || !strings.Contains(text, "left running") {
 		t.Errorf("told %q, and %d more", text, len(events))
 	}
-	err := workerOf(r, e).startContainer(t.Context(), e.Object(), podlife.Action{Kind: podlife.StartContainer, Container: "zeta", ID: "s"}, nil)
+	err := workerOf(r, e).startContainer(t.Context(), e.Object(), podlife.Action{Kind: podlife.StartContainer,
+		Container: "zeta", ID: "s"}, nil)
 	var known *failure
-	if !errors.As(err, &known) || known.reason != "CreateContainerConfigError" || !strings.Contains(err.Error(), "spec.hostUsers") {
+	if !errors.As(err, &known) || known.reason != "CreateContainerConfigError" ||
+		!strings.Contains(err.Error(), "spec.hostUsers") {
 		t.Errorf("a container of it is started: %v", err)
 	}
 	workerOf(r, e).view.Sandboxes["s"] = podlife.Sandbox{ID: "s"}
@@ -247,7 +253,8 @@ func TestUnmountableHolds(t *testing.T) {
 	if err := w.setUp(t.Context(), e.Object()); !errors.Is(err, refused) {
 		t.Errorf("set up: %v", err)
 	}
-	if w.mayStart() || e.Snapshot().Hold == nil || e.Snapshot().Hold.Reason != "PodCertificateDenied" || !strings.Contains(e.Snapshot().Hold.Message, refused.Text) {
+	if w.mayStart() || e.Snapshot().Hold == nil || e.Snapshot().Hold.Reason != "PodCertificateDenied" ||
+		!strings.Contains(e.Snapshot().Hold.Message, refused.Text) {
 		t.Errorf("it may start: %+v", e.Snapshot().Hold)
 	}
 }
@@ -323,7 +330,9 @@ func TestUnsuitedIsRejected(t *testing.T) {
 			if workerOf(r, e).mayStart() {
 				t.Error("it may start")
 			}
-			if rejected := e.Snapshot().Stop != nil && e.Snapshot().Stop.Phase == podlife.Failed && e.Snapshot().Stop.Reason == "SysctlForbidden" && e.Snapshot().Stop.Message == "Pod was rejected: forbidden sysctl: x"; rejected != c.want {
+			if rejected := e.Snapshot().Stop != nil && e.Snapshot().Stop.Phase == podlife.Failed &&
+				e.Snapshot().Stop.Reason == "SysctlForbidden" &&
+				e.Snapshot().Stop.Message == "Pod was rejected: forbidden sysctl: x"; rejected != c.want {
 				t.Errorf("stop order %+v", e.Snapshot().Stop)
 			}
 			if (e.Snapshot().Hold != nil) == c.want {

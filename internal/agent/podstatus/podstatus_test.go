@@ -34,14 +34,17 @@ func TestPastReadsBackStatus(t *testing.T) {
 			podlife.Past{ID: "c1", ImageID: "sha256:1", RestartCount: 1, Running: true, Last: end("c0")}},
 		{"ended", podlife.ContainerStatus{ID: "c1", RestartCount: 1, Ended: end("c1"), Last: end("c0")},
 			podlife.Past{ID: "c1", RestartCount: 1, Ended: end("c1"), Over: true, Last: end("c0")}},
-		{"crash loop", podlife.ContainerStatus{ID: "c1", RestartCount: 1, Waiting: &podlife.Waiting{Reason: "CrashLoopBackOff"}, Last: end("c1")},
+		{"crash loop", podlife.ContainerStatus{ID: "c1", RestartCount: 1,
+			Waiting: &podlife.Waiting{Reason: "CrashLoopBackOff"}, Last: end("c1")},
 			podlife.Past{ID: "c1", RestartCount: 1, Ended: end("c1")}},
-		{"lost, next run to come", podlife.ContainerStatus{RestartCount: 2, Waiting: &podlife.Waiting{Reason: "ContainerCreating"}, Last: end("c1")},
+		{"lost, next run to come", podlife.ContainerStatus{RestartCount: 2,
+			Waiting: &podlife.Waiting{Reason: "ContainerCreating"}, Last: end("c1")},
 			podlife.Past{RestartCount: 2, Last: end("c1")}},
 	} {
 		pod := testPod()
 		c.in.Name, c.in.Kind = "zeta", podlife.Main
-		status := testNode.Status(pod, Facts{Decided: podlife.Status{Phase: podlife.Active, Containers: []podlife.ContainerStatus{c.in}}})
+		status := testNode.Status(pod, Facts{Decided: podlife.Status{Phase: podlife.Active,
+			Containers: []podlife.ContainerStatus{c.in}}})
 		if got := Past(pod, status)["zeta"]; !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
 		}
@@ -106,10 +109,12 @@ func TestStatus(t *testing.T) {
 	if first.StartTime == nil || first.QOSClass != corev1.PodQOSBurstable || first.ObservedGeneration != 3 {
 		t.Errorf("start time, QoS class, generation: %+v", first)
 	}
-	if c := first.ContainerStatuses; len(c) != 2 || c[0].Name != "alpha" || c[1].ContainerID != "containerd://c2" || c[1].State.Running.StartedAt.Unix() != 1000 {
+	if c := first.ContainerStatuses; len(c) != 2 || c[0].Name != "alpha" || c[1].ContainerID != "containerd://c2" ||
+		c[1].State.Running.StartedAt.Unix() != 1000 {
 		t.Errorf("containers: %+v", c)
 	}
-	if c := first.InitContainerStatuses; len(c) != 2 || c[0].Name != "init" || c[0].State.Terminated == nil || c[1].Name != "side" {
+	if c := first.InitContainerStatuses; len(c) != 2 || c[0].Name != "init" || c[0].State.Terminated == nil ||
+		c[1].Name != "side" {
 		t.Errorf("inits: %+v", c)
 	}
 	s.IPs = nil
@@ -140,7 +145,8 @@ func TestConditions(t *testing.T) {
 	}
 	got := map[corev1.PodConditionType]corev1.PodCondition{}
 	for _, c := range conditions(pod, time.Now(), last, []podlife.Condition{
-		{Type: "Ready", True: true}, {Type: "ContainersReady", True: true}, {Type: "PodScheduled", True: true}, {Type: "Initialized", Reason: "R", Message: "M"},
+		{Type: "Ready", True: true}, {Type: "ContainersReady", True: true}, {Type: "PodScheduled",
+			True: true}, {Type: "Initialized", Reason: "R", Message: "M"},
 	}) {
 		if _, twice := got[c.Type]; twice {
 			t.Errorf("condition %s twice", c.Type)
@@ -156,7 +162,8 @@ func TestConditions(t *testing.T) {
 	if c := got[corev1.PodReady]; c.LastTransitionTime.Equal(&then) {
 		t.Error("the transition time of a changed condition stayed")
 	}
-	if c := got[corev1.PodInitialized]; c.Status != corev1.ConditionFalse || c.Reason != "R" || c.Message != "M" || c.ObservedGeneration != 3 {
+	if c := got[corev1.PodInitialized]; c.Status != corev1.ConditionFalse || c.Reason != "R" || c.Message != "M" ||
+		c.ObservedGeneration != 3 {
 		t.Errorf("Initialized: %+v", c)
 	}
 }
@@ -198,7 +205,8 @@ func TestEnds(t *testing.T) {
 func TestEvents(t *testing.T) {
 	waits := func(reason string, restarts int32) corev1.PodStatus {
 		return corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
-			Name: "zeta", Image: "z:1", RestartCount: restarts, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}},
+			Name: "zeta", Image: "z:1", RestartCount: restarts,
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}},
 		}}}
 	}
 	deadline := corev1.PodStatus{Reason: "DeadlineExceeded", Message: "time is up"}
@@ -206,10 +214,13 @@ func TestEvents(t *testing.T) {
 		before, after corev1.PodStatus
 		want          string
 	}{
-		{corev1.PodStatus{}, waits("CrashLoopBackOff", 1), "Warning BackOff Back-off restarting failed container zeta in pod web_ns(uid-1)"},
+		{corev1.PodStatus{}, waits("CrashLoopBackOff", 1),
+			"Warning BackOff Back-off restarting failed container zeta in pod web_ns(uid-1)"},
 		{waits("CrashLoopBackOff", 1), waits("CrashLoopBackOff", 1), ""},
-		{waits("CrashLoopBackOff", 1), waits("CrashLoopBackOff", 2), "Warning BackOff Back-off restarting failed container zeta in pod web_ns(uid-1)"},
-		{waits("ErrImagePull", 0), waits("ImagePullBackOff", 0), `Normal BackOff Back-off pulling image "z:1"; Warning Failed Error: ImagePullBackOff`},
+		{waits("CrashLoopBackOff", 1), waits("CrashLoopBackOff", 2),
+			"Warning BackOff Back-off restarting failed container zeta in pod web_ns(uid-1)"},
+		{waits("ErrImagePull", 0), waits("ImagePullBackOff", 0),
+			`Normal BackOff Back-off pulling image "z:1"; Warning Failed Error: ImagePullBackOff`},
 		{waits("CrashLoopBackOff", 1), waits("ContainerCreating", 1), ""},
 		{waits("CrashLoopBackOff", 1), corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "zeta"}}}, ""},
 		{corev1.PodStatus{}, deadline, "Normal DeadlineExceeded time is up"},
@@ -231,8 +242,10 @@ func TestStatusShowsWhatIsThere(t *testing.T) {
 		return resize.SizeOf(qos.Values{CPUShares: unit.Of(qos.SharesOf(cpu)), CPUPeriod: qos.CFSPeriodDefault,
 			CPUQuota: unit.LimitTo(qos.CFSPeriodDefault / 5), Memory: unit.LimitTo(memory)})
 	}
-	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: requirements("cpu=300m memory=1Gi example.com/x=1", "cpu=200m memory=2Gi example.com/x=1")}}}}
-	out := corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", ContainerID: "containerd://1", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c",
+		Resources: requirements("cpu=300m memory=1Gi example.com/x=1", "cpu=200m memory=2Gi example.com/x=1")}}}}
+	out := corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", ContainerID: "containerd://1",
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}
 	addResources(pod, &out, podlife.Observation{
 		Spec:       podlife.Spec{Containers: []podlife.ContainerSpec{{Name: "c", Size: of(300, 2*unit.GiB)}}},
 		Containers: []podlife.Container{{ID: "1", Name: "c", State: podlife.Running, Size: of(100, unit.GiB)}},
@@ -260,8 +273,10 @@ func testPod() *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid-1", Generation: 3, ResourceVersion: "10"},
 		Spec: corev1.PodSpec{
-			InitContainers: []corev1.Container{{Name: "init", Image: "i:1"}, {Name: "side", Image: "s:1", RestartPolicy: &always}},
-			Containers:     []corev1.Container{{Name: "zeta", Image: "z:1"}, {Name: "alpha", Image: "a:1", RestartPolicy: &always}},
+			InitContainers: []corev1.Container{{Name: "init", Image: "i:1"}, {Name: "side", Image: "s:1",
+				RestartPolicy: &always}},
+			Containers: []corev1.Container{{Name: "zeta", Image: "z:1"}, {Name: "alpha", Image: "a:1",
+				RestartPolicy: &always}},
 		},
 		Status: corev1.PodStatus{Phase: corev1.PodPending},
 	}

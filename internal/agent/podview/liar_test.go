@@ -83,13 +83,16 @@ func TestRuntimeThatContradictsItself(t *testing.T) {
 		lie  func(*liar)
 		want string
 	}{
-		"forgets":        {func(l *liar) { l.listed = nil }, "c: the runtime does not list it, yet its process 7 runs"},
-		"calls it ended": {func(l *liar) { l.container.State = runtimeapi.ContainerState_CONTAINER_EXITED }, "calls it CONTAINER_EXITED, yet its process 7 runs"},
-		"goes back":      {func(l *liar) { l.container.State = runtimeapi.ContainerState_CONTAINER_CREATED }, "calls it CONTAINER_CREATED, yet its process 7 runs"},
-		"another one":    {func(l *liar) { l.container.Id = "d" }, `the runtime answers about "d" instead`},
-		"nothing":        {func(l *liar) { l.container = nil }, `the runtime answers about "" instead`},
-		"no labels":      {func(l *liar) { l.container.Labels = nil }, `of the pod with UID "", want "uid-1"`},
-		"another pod's":  {func(l *liar) { l.container.Labels = map[string]string{cri.LabelPodUID: "uid-2"} }, `of the pod with UID "uid-2", want "uid-1"`},
+		"forgets": {func(l *liar) { l.listed = nil }, "c: the runtime does not list it, yet its process 7 runs"},
+		"calls it ended": {func(l *liar) { l.container.State = runtimeapi.ContainerState_CONTAINER_EXITED },
+			"calls it CONTAINER_EXITED, yet its process 7 runs"},
+		"goes back": {func(l *liar) { l.container.State = runtimeapi.ContainerState_CONTAINER_CREATED },
+			"calls it CONTAINER_CREATED, yet its process 7 runs"},
+		"another one": {func(l *liar) { l.container.Id = "d" }, `the runtime answers about "d" instead`},
+		"nothing":     {func(l *liar) { l.container = nil }, `the runtime answers about "" instead`},
+		"no labels":   {func(l *liar) { l.container.Labels = nil }, `of the pod with UID "", want "uid-1"`},
+		"another pod's": {func(l *liar) { l.container.Labels = map[string]string{cri.LabelPodUID: "uid-2"} },
+			`of the pod with UID "uid-2", want "uid-1"`},
 	} {
 		v, l, k := liesTo(t)
 		c.lie(l)
@@ -137,7 +140,8 @@ func TestWhatLacksInAnswers(t *testing.T) {
 			t.Errorf("it ended at %v", end.Time())
 		}
 	}
-	l.sandbox = &runtimeapi.PodSandboxStatus{Id: "s", Labels: running().Labels, Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.0.0.9"}}
+	l.sandbox = &runtimeapi.PodSandboxStatus{Id: "s", Labels: running().Labels,
+		Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.0.0.9"}}
 	for range 2 {
 		if err := v.ReadSandbox(t.Context(), "s"); err != nil || len(v.Sandboxes["s"].IPs) != 1 {
 			t.Errorf("%v, addresses %v", err, v.Sandboxes["s"].IPs)
@@ -145,7 +149,8 @@ func TestWhatLacksInAnswers(t *testing.T) {
 		l.sandbox.Network = nil
 	}
 	l.sandbox = nil
-	if err := v.ReadSandbox(t.Context(), "s"); err == nil || !strings.Contains(err.Error(), `read sandbox s of ns/web: the runtime answers about ""`) {
+	if err := v.ReadSandbox(t.Context(), "s"); err == nil ||
+		!strings.Contains(err.Error(), `read sandbox s of ns/web: the runtime answers about ""`) {
 		t.Error(err)
 	}
 }

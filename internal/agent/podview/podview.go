@@ -464,7 +464,8 @@ func (v *View) watchPID(id string, alive bool, info map[string]string) {
 		exited() // it exited before the watch began
 		cancel = func() {}
 	} else if err != nil {
-		slog.Warn("the exit of a container is not watched; the next relist finds it", "pod", v.name(), "uid", v.uid, "id", id, "err", err)
+		slog.Warn("the exit of a container is not watched; the next relist finds it", "pod", v.name(), "uid", v.uid, "id", id,
+			"err", err)
 		cancel = func() {}
 	}
 	v.watches[id] = cancel

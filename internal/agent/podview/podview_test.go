@@ -22,7 +22,8 @@ func TestNoEndBeforeItsStart(t *testing.T) {
 	if c.StartedAt != 999_999_998 || c.FinishedAt != 999_999_998 {
 		t.Errorf("started at %d, finished at %d, want both 999999998", c.StartedAt, c.FinishedAt)
 	}
-	running := v.containerOf(&runtimeapi.ContainerStatus{Id: "c", State: runtimeapi.ContainerState_CONTAINER_RUNNING, StartedAt: 5}, podlife.Container{})
+	running := v.containerOf(&runtimeapi.ContainerStatus{Id: "c", State: runtimeapi.ContainerState_CONTAINER_RUNNING,
+		StartedAt: 5}, podlife.Container{})
 	if running.StartedAt != 5 {
 		t.Errorf("a running container's start became %d", running.StartedAt)
 	}

@@ -87,7 +87,8 @@ func Client() *http.Client {
 }
 
 // Request returns the request that an httpGet action describes. purpose is probe or lifecycle.
-func Request(ctx context.Context, action *corev1.HTTPGetAction, c *corev1.Container, ip, purpose string) (*http.Request, error) {
+func Request(ctx context.Context, action *corev1.HTTPGetAction, c *corev1.Container, ip,
+	purpose string) (*http.Request, error) {
 	port, err := portOf(action.Port, c)
 	if err != nil {
 		return nil, err
@@ -147,7 +148,8 @@ func failure(format string, args ...any) answer {
 	return answer{outcome: probe.Failure, output: fmt.Sprintf(format, args...)}
 }
 
-func askHTTP(ctx context.Context, action *corev1.HTTPGetAction, c *corev1.Container, ip string, timeout time.Duration) answer {
+func askHTTP(ctx context.Context, action *corev1.HTTPGetAction, c *corev1.Container, ip string,
+	timeout time.Duration) answer {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	request, err := Request(ctx, action, c, ip, "probe")
@@ -156,7 +158,8 @@ func askHTTP(ctx context.Context, action *corev1.HTTPGetAction, c *corev1.Contai
 	}
 	response, err := Client().Do(request)
 	switch {
-	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded): // users know the text that http.Client.Timeout makes
+	// users know the text that http.Client.Timeout makes
+	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return failure("%v (Client.Timeout exceeded while awaiting headers)", err)
 	case err != nil:
 		return failure("%v", err)
@@ -179,7 +182,8 @@ func askHTTP(ctx context.Context, action *corev1.HTTPGetAction, c *corev1.Contai
 	}
 }
 
-func askTCP(ctx context.Context, action *corev1.TCPSocketAction, c *corev1.Container, ip string, timeout time.Duration) answer {
+func askTCP(ctx context.Context, action *corev1.TCPSocketAction, c *corev1.Container, ip string,
+	timeout time.Duration) answer {
 	port, err := portOf(action.Port, c)
 	if err != nil {
 		return answer{err: err}
@@ -224,7 +228,8 @@ func askGRPC(ctx context.Context, action *corev1.GRPCAction, ip string, timeout 
 	case err == nil:
 		return failure("service unhealthy (responded with %q)", response.GetStatus().String())
 	case code == codes.Unimplemented:
-		return failure("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): %s", status.Convert(err).Message())
+		return failure("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): %s",
+			status.Convert(err).Message())
 	case code == codes.DeadlineExceeded && connected:
 		return failure("timeout: health rpc did not complete within %v", timeout)
 	case code == codes.DeadlineExceeded:
@@ -239,7 +244,8 @@ func askGRPC(ctx context.Context, action *corev1.GRPCAction, ip string, timeout 
 func askExec(ctx context.Context, runtime Runtime, id string, command []string, timeout time.Duration) answer {
 	limited, cancel := context.WithTimeout(ctx, timeout+execMargin)
 	defer cancel()
-	request := &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: int64((timeout + time.Second - 1) / time.Second)}
+	request := &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: command,
+		Timeout: int64((timeout + time.Second - 1) / time.Second)}
 	response, err := runtime.ExecSync(limited, request, cri.KeepOutput(outputMax))
 	switch {
 	case err != nil && limited.Err() == nil && status.Code(err) == codes.DeadlineExceeded:

@@ -65,11 +65,15 @@ func TestHTTP(t *testing.T) {
 		}
 	})
 	handler.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
-		if r.Host != "example.com" || r.Header.Get("X-A") != "1" || r.Header.Get("User-Agent") != "kube-probe/1.36" || r.URL.RawQuery != "q=1" {
+		if r.Host != "example.com" || r.Header.Get("X-A") != "1" || r.Header.Get("User-Agent") != "kube-probe/1.36" ||
+			r.URL.RawQuery != "q=1" {
 			w.WriteHeader(400)
 		}
 	})
-	handler.HandleFunc("/here", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/code/200", http.StatusFound) })
+	handler.HandleFunc("/here", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "/code/200",
+			http.StatusFound)
+	})
 	handler.HandleFunc("/away", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
 	})
@@ -99,17 +103,22 @@ func TestHTTP(t *testing.T) {
 	}{
 		{corev1.HTTPGetAction{Path: "/code/200", Port: intstr.FromInt(port)}, "ok"},
 		{corev1.HTTPGetAction{Path: "code/200", Port: intstr.FromString("web")}, "ok"},
-		{corev1.HTTPGetAction{Path: "/code/200", Port: intstr.FromString("none")}, `none: port "none": container c has no port of that name`},
-		{corev1.HTTPGetAction{Path: "/code/500", Port: intstr.FromInt(port)}, "fails: HTTP probe failed with statuscode: 500"},
-		{corev1.HTTPGetAction{Path: "/echo?q=1", Port: intstr.FromInt(port), HTTPHeaders: []corev1.HTTPHeader{{Name: "Host", Value: "example.com"}, {Name: "X-A", Value: "1"}}}, "ok"},
+		{corev1.HTTPGetAction{Path: "/code/200", Port: intstr.FromString("none")},
+			`none: port "none": container c has no port of that name`},
+		{corev1.HTTPGetAction{Path: "/code/500", Port: intstr.FromInt(port)},
+			"fails: HTTP probe failed with statuscode: 500"},
+		{corev1.HTTPGetAction{Path: "/echo?q=1", Port: intstr.FromInt(port), HTTPHeaders: []corev1.HTTPHeader{{Name: "Host",
+			Value: "example.com"}, {Name: "X-A", Value: "1"}}}, "ok"},
 		{corev1.HTTPGetAction{Path: "/here", Port: intstr.FromInt(port)}, "ok"},
 		{corev1.HTTPGetAction{Path: "/away", Port: intstr.FromInt(port)}, "warning: Probe terminated redirects"},
 		{corev1.HTTPGetAction{Path: "/slow", Port: intstr.FromInt(port)}, "fails: Client.Timeout exceeded"},
 		{corev1.HTTPGetAction{Path: "/big", Port: intstr.FromInt(port)}, "ok"},
 		{corev1.HTTPGetAction{Path: "/headers/200", Port: intstr.FromInt(port)}, "ok"},
 		{corev1.HTTPGetAction{Path: "/headers/300", Port: intstr.FromInt(port)}, "fails: server response headers exceeded"},
-		{corev1.HTTPGetAction{Path: "/code/200", Port: intstr.FromInt(portOfURL(t, secure.Listener.Addr().String())), Scheme: "HTTPS"}, "ok"},
-		{corev1.HTTPGetAction{Path: "/code/200", Port: intstr.FromInt(port), Scheme: "HTTPS"}, "fails: server gave HTTP response to HTTPS client"},
+		{corev1.HTTPGetAction{Path: "/code/200", Port: intstr.FromInt(portOfURL(t, secure.Listener.Addr().String())),
+			Scheme: "HTTPS"}, "ok"},
+		{corev1.HTTPGetAction{Path: "/code/200", Port: intstr.FromInt(port), Scheme: "HTTPS"},
+			"fails: server gave HTTP response to HTTPS client"},
 		{corev1.HTTPGetAction{Path: "/code/200", Port: intstr.FromInt(1)}, "fails: connection refused"},
 		{corev1.HTTPGetAction{Path: "/%zz", Port: intstr.FromInt(port)}, "fails: 404"},
 		{corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt(0)}, "none: invalid port number: 0"},
@@ -133,7 +142,8 @@ func TestTCP(t *testing.T) {
 	}
 	port := portOfURL(t, listener.Addr().String())
 	ask := func() answer {
-		return askTCP(context.Background(), &corev1.TCPSocketAction{Port: intstr.FromInt(port)}, &corev1.Container{}, "127.0.0.1", 30*time.Second)
+		return askTCP(context.Background(), &corev1.TCPSocketAction{Port: intstr.FromInt(port)}, &corev1.Container{},
+			"127.0.0.1", 30*time.Second)
 	}
 	check(t, "open", ask(), "ok")
 	listener.Close()
@@ -179,7 +189,8 @@ func TestGRPC(t *testing.T) {
 		if x.address == none.Addr() {
 			timeout = 100 * time.Millisecond
 		}
-		a := askGRPC(context.Background(), &corev1.GRPCAction{Port: int32(portOfURL(t, x.address.String())), Service: &x.service}, "127.0.0.1", timeout)
+		a := askGRPC(context.Background(), &corev1.GRPCAction{Port: int32(portOfURL(t, x.address.String())),
+			Service: &x.service}, "127.0.0.1", timeout)
 		check(t, fmt.Sprint(x.address, x.service), a, x.want)
 	}
 }
@@ -187,14 +198,16 @@ func TestGRPC(t *testing.T) {
 // execs answers ExecSync.
 type execs func(ctx context.Context, in *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error)
 
-func (e execs) ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
+func (e execs) ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest,
+	_ ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
 	return e(ctx, in)
 }
 
 // saving records how much of a command's output it is asked to keep.
 type saving struct{ kept int }
 
-func (s *saving) ExecSync(_ context.Context, _ *runtimeapi.ExecSyncRequest, options ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
+func (s *saving) ExecSync(_ context.Context, _ *runtimeapi.ExecSyncRequest,
+	options ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
 	s.kept = cri.KeptOutput(options)
 	return &runtimeapi.ExecSyncResponse{}, nil
 }
@@ -216,14 +229,16 @@ func TestExec(t *testing.T) {
 	}{
 		{&runtimeapi.ExecSyncResponse{}, nil, "ok"},
 		{&runtimeapi.ExecSyncResponse{ExitCode: 3, Stdout: []byte("out "), Stderr: []byte("err")}, nil, "fails: out err"},
-		{nil, status.Error(codes.DeadlineExceeded, "timeout 1s exceeded"), `fails: command timed out: "sh -c 1" timed out after 1.5s`},
+		{nil, status.Error(codes.DeadlineExceeded, "timeout 1s exceeded"),
+			`fails: command timed out: "sh -c 1" timed out after 1.5s`},
 		{nil, errors.New("no such container"), "none: no such container"},
 	} {
 		command, err := staticCommand([]string{"sh", "-c", "$(A)"}, []corev1.EnvVar{{Name: "A", Value: "1"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := askExec(context.Background(), execs(func(_ context.Context, in *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+		a := askExec(context.Background(), execs(func(_ context.Context,
+			in *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 			got = in
 			return x.response, x.err
 		}), "id1", command, 1500*time.Millisecond)
@@ -232,13 +247,15 @@ func TestExec(t *testing.T) {
 	if got.ContainerId != "id1" || got.Timeout != 2 {
 		t.Errorf("request %v", got)
 	}
-	if _, err := staticCommand([]string{strings.Repeat("$(A)", 10_000)}, []corev1.EnvVar{{Name: "A", Value: strings.Repeat("x", 10_000)}}); err == nil {
+	if _, err := staticCommand([]string{strings.Repeat("$(A)", 10_000)},
+		[]corev1.EnvVar{{Name: "A", Value: strings.Repeat("x", 10_000)}}); err == nil {
 		t.Error("a command of 100 MB is built")
 	}
 	// A runtime that hangs is not the container's failure.
 	hung, cancel := context.WithCancel(context.Background())
 	cancel()
-	a := askExec(hung, execs(func(ctx context.Context, _ *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+	a := askExec(hung, execs(func(ctx context.Context, _ *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse,
+		error) {
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}), "id1", []string{"x"}, time.Second)
 	check(t, "hung runtime", a, "none: ")

@@ -59,7 +59,8 @@ func said(ctx context.Context, by http.RoundTripper, url string) string {
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
-	return fmt.Sprint(response.Status, response.Header, response.ContentLength, len(body), string(body[:min(len(body), 100)]), err)
+	return fmt.Sprint(response.Status, response.Header, response.ContentLength, len(body),
+		string(body[:min(len(body), 100)]), err)
 }
 
 // TestDirect: whatever a server sends, direct says of it what http.Transport says.
@@ -96,7 +97,8 @@ func TestDirect(t *testing.T) {
 			t.Errorf("%s: %.300q, http.Transport: %.300q", name, got, want)
 		}
 	}
-	if got, want := said(t.Context(), direct{}, "http://127.0.0.1:1/"), said(t.Context(), transport, "http://127.0.0.1:1/"); got != want {
+	if got, want := said(t.Context(), direct{}, "http://127.0.0.1:1/"), said(t.Context(), transport,
+		"http://127.0.0.1:1/"); got != want {
 		t.Errorf("refused: %q, want %q", got, want)
 	}
 }

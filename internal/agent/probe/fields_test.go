@@ -75,6 +75,7 @@ func TestEveryTypeIsAsked(t *testing.T) {
 // cancelled is a runtime whose calls end at once.
 type cancelled struct{}
 
-func (cancelled) ExecSync(ctx context.Context, _ *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
+func (cancelled) ExecSync(ctx context.Context, _ *runtimeapi.ExecSyncRequest,
+	_ ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
 	return nil, ctx.Err()
 }

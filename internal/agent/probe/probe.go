@@ -38,7 +38,8 @@ import (
 
 // Runtime runs a command in a container; *cri.Client implements it.
 type Runtime interface {
-	ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest, opts ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error)
+	ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest,
+		opts ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error)
 }
 
 // Options are what a Prober needs; all fields except Registry are required.

@@ -64,11 +64,13 @@ func bubble(t *testing.T, test func(t *testing.T, n *node)) {
 }
 
 func execProbe(period, failures int32) *corev1.Probe {
-	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"check"}}}, PeriodSeconds: period, FailureThreshold: failures, SuccessThreshold: 1, TimeoutSeconds: 1}
+	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"check"}}},
+		PeriodSeconds: period, FailureThreshold: failures, SuccessThreshold: 1, TimeoutSeconds: 1}
 }
 
 func podOf(uid string, c corev1.Container) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: uid, UID: types.UID(uid)}, Spec: corev1.PodSpec{Containers: []corev1.Container{c}}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: uid, UID: types.UID(uid)},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{c}}}
 }
 
 func (n *node) expect(t *testing.T, when, uid string, want podlife.Probes) {
@@ -147,7 +149,8 @@ func TestAdoption(t *testing.T) {
 			uid := fmt.Sprint("u", i)
 			pod := podOf(uid, corev1.Container{Name: "c", StartupProbe: execProbe(10, 3), ReadinessProbe: execProbe(10, 3)})
 			ready := i%2 == 0
-			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "containerd://" + uid, Started: &yes, Ready: ready}}
+			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "containerd://" + uid,
+				Started: &yes, Ready: ready}}
 			n.Track(pod, "", map[string]Container{"c": {ID: uid, StartedAt: time.Now().Add(-time.Hour)}}, false)
 			n.expect(t, "adopted", uid, podlife.Probes{Unready: !ready})
 		}
@@ -189,7 +192,8 @@ func BenchmarkStepDue(b *testing.B) {
 	p := New(ctx, Options{Changed: func(types.UID) {}})
 	var runs []*run
 	for i := range 500 {
-		pod := podOf(fmt.Sprint("u", i), corev1.Container{Name: "c", ReadinessProbe: &corev1.Probe{PeriodSeconds: 3600, InitialDelaySeconds: 3600}})
+		pod := podOf(fmt.Sprint("u", i), corev1.Container{Name: "c", ReadinessProbe: &corev1.Probe{PeriodSeconds: 3600,
+			InitialDelaySeconds: 3600}})
 		p.Track(pod, "", map[string]Container{"c": {ID: fmt.Sprint(i), StartedAt: time.Now()}}, false)
 		runs = append(runs, p.pods[pod.UID].runs["c"])
 	}
@@ -210,7 +214,8 @@ func TestDeadTellsGrace(t *testing.T) {
 		liveness := execProbe(5, 1)
 		liveness.TerminationGracePeriodSeconds = &seven
 		n.set("one", 1)
-		n.Track(podOf("u1", corev1.Container{Name: "c", LivenessProbe: liveness}), "10.0.0.1", map[string]Container{"c": {ID: "one", StartedAt: time.Now()}}, false)
+		n.Track(podOf("u1", corev1.Container{Name: "c", LivenessProbe: liveness}), "10.0.0.1",
+			map[string]Container{"c": {ID: "one", StartedAt: time.Now()}}, false)
 		time.Sleep(30 * time.Second)
 		if got := n.Results("u1")["c"]; !got.Dead || got.Grace == nil || *got.Grace != 7*time.Second {
 			t.Errorf("after its probe failed: %+v, want dead with a grace of 7s", got)

@@ -19,7 +19,8 @@ import (
 type queue struct{ heap.Heap[*run] }
 
 func newQueue() queue {
-	return queue{heap.New(func(a, b *run) int { return cmp.Compare(a.wake, b.wake) }, func(r *run) *int { return &r.place })}
+	return queue{heap.New(func(a, b *run) int { return cmp.Compare(a.wake, b.wake) },
+		func(r *run) *int { return &r.place })}
 }
 
 // set puts r into the queue at wake; zero takes it out.
@@ -37,7 +38,8 @@ func (w *queue) set(r *run, wake unit.Instant) {
 func (p *Prober) step(r *run, answers ...probe.Answer) (changed bool) {
 	d := r.core.Step(p.clock.Now(), answers...)
 	for _, b := range d.Begin {
-		q := question{run: r, begin: b, pod: r.pod.pod, container: r.container, id: r.id, ip: r.pod.ip, timeout: r.core.Timeout(b.Kind)}
+		q := question{run: r, begin: b, pod: r.pod.pod, container: r.container, id: r.id, ip: r.pod.ip,
+			timeout: r.core.Timeout(b.Kind)}
 		go p.ask(r.ctx, q)
 	}
 	p.queue.set(r, d.Wake)
@@ -116,7 +118,8 @@ func (p *Prober) ask(ctx context.Context, q question) {
 		a.outcome = probe.Unknown
 	}
 	if ctx.Err() == nil {
-		p.took.WithLabelValues(q.begin.Kind.String(), q.container.Name, q.pod.Name, q.pod.Namespace).Observe(time.Since(begun).Seconds())
+		p.took.WithLabelValues(q.begin.Kind.String(), q.container.Name, q.pod.Name,
+			q.pod.Namespace).Observe(time.Since(begun).Seconds())
 		p.record(&q, a)
 	}
 	p.mu.Lock()
@@ -168,5 +171,6 @@ func (p *Prober) try(ctx context.Context, q *question) answer {
 	case spec.GRPC != nil:
 		return askGRPC(ctx, spec.GRPC, q.ip, q.timeout)
 	}
-	return answer{err: errors.New("missing probe handler for " + q.pod.Namespace + "/" + q.pod.Name + ":" + q.container.Name)}
+	return answer{err: errors.New("missing probe handler for " + q.pod.Namespace + "/" + q.pod.Name + ":" +
+		q.container.Name)}
 }

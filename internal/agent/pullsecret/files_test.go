@@ -59,7 +59,8 @@ func TestFiles(t *testing.T) {
 	put(t, filepath.Join(root, "config.json"), `{"auths":`)
 	now = now.Add(filesLife)
 	ring, err := f.Keyring()
-	if err == nil || !strings.Contains(err.Error(), filepath.Join(root, "config.json")) || strings.Contains(err.Error(), "auths") {
+	if err == nil || !strings.Contains(err.Error(), filepath.Join(root, "config.json")) ||
+		strings.Contains(err.Error(), "auths") {
 		t.Errorf("a file that is torn: %v", err)
 	}
 	if auths := ring.For("r.example.com/app"); len(auths) != 1 || auths[0].Auth.Username != "home" {

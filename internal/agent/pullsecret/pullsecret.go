@@ -59,7 +59,8 @@ func (k *Keyring) Add(secret *corev1.Secret) error {
 	case corev1.SecretTypeDockercfg:
 		return k.addText(corev1.DockerConfigKey, secret.Data[corev1.DockerConfigKey], secret)
 	default:
-		return fmt.Errorf("type %q: want %q or %q", secret.Type, corev1.SecretTypeDockerConfigJson, corev1.SecretTypeDockercfg)
+		return fmt.Errorf("type %q: want %q or %q", secret.Type, corev1.SecretTypeDockerConfigJson,
+			corev1.SecretTypeDockercfg)
 	}
 }
 
@@ -161,7 +162,8 @@ func Covers(pattern, image string) bool { return covers(registryKey(pattern), Fu
 func covers(key, image string) bool {
 	registry, below, _ := strings.Cut(key, "/")
 	of, name, _ := strings.Cut(image, "/")
-	if !strings.HasPrefix(name, below) || below != "" && len(name) > len(below) && !strings.ContainsRune("/:@", rune(name[len(below)])) {
+	if !strings.HasPrefix(name, below) || below != "" && len(name) > len(below) && !strings.ContainsRune("/:@",
+		rune(name[len(below)])) {
 		return false
 	}
 	host, port := splitPort(registry)

@@ -47,11 +47,13 @@ func TestCovers(t *testing.T) {
 }
 
 func modern(content string) *corev1.Secret {
-	return &corev1.Secret{Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(content)}}
+	return &corev1.Secret{Type: corev1.SecretTypeDockerConfigJson,
+		Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(content)}}
 }
 
 func old(content string) *corev1.Secret {
-	return &corev1.Secret{Type: corev1.SecretTypeDockercfg, Data: map[string][]byte{corev1.DockerConfigKey: []byte(content)}}
+	return &corev1.Secret{Type: corev1.SecretTypeDockercfg,
+		Data: map[string][]byte{corev1.DockerConfigKey: []byte(content)}}
 }
 
 func TestAdd(t *testing.T) {
@@ -74,7 +76,8 @@ func TestAdd(t *testing.T) {
 			continue
 		}
 		got := k.For("r.example/app:1")
-		if len(got) != 1 || got[0].Auth.Username != "user" || got[0].Auth.Password != "pass:word" || got[0].Auth.ServerAddress != "" {
+		if len(got) != 1 || got[0].Auth.Username != "user" || got[0].Auth.Password != "pass:word" ||
+			got[0].Auth.ServerAddress != "" {
 			t.Errorf("%s: got %v", name, got)
 		}
 	}
@@ -86,7 +89,8 @@ func TestAdd(t *testing.T) {
 		{modern(`{`), "unexpected end"},
 		{modern(`{"auths":[]}`), "cannot unmarshal"},
 		{modern(``), "unexpected end"},
-		{modern(`{"auths":{"a.example":{"username":"u"},"r.example":{"auth":"!"}}}`), `server "r.example": auth: illegal base64`},
+		{modern(`{"auths":{"a.example":{"username":"u"},"r.example":{"auth":"!"}}}`),
+			`server "r.example": auth: illegal base64`},
 		{old(`{"r.example":{"auth":"` + noColon + `"}}`), "want base64 of username:password"},
 		{&corev1.Secret{Type: "Opaque"}, `type "Opaque": want "kubernetes.io/dockerconfigjson"`},
 	} {

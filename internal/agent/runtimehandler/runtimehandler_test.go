@@ -26,7 +26,8 @@ func TestRuntimeHandler(t *testing.T) {
 			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`))
 			return
 		}
-		_, _ = w.Write([]byte(`{"kind":"RuntimeClass","apiVersion":"node.k8s.io/v1","metadata":{"name":"sandboxed"},"handler":"kata"}`))
+		_,
+			_ = w.Write([]byte(`{"kind":"RuntimeClass","apiVersion":"node.k8s.io/v1","metadata":{"name":"sandboxed"},"handler":"kata"}`))
 	}))
 	defer server.Close()
 	client, err := kube.NewClientForConfig(&rest.Config{Host: server.URL})

@@ -95,7 +95,9 @@ func (s *Server) slotted(path string, h http.HandlerFunc) http.HandlerFunc {
 			s.o.Metrics.StreamsRefused.WithLabelValues(path, full).Inc()
 			most := map[string]int{"node": s.slots.limits.streams, "pod": s.slots.limits.streamsPerPod}[full]
 			w.Header().Set("Retry-After", "1")
-			http.Error(w, fmt.Sprintf("all %d streams of this %s are open (logs, exec, attach, port-forward): end one and try again", most, full), http.StatusTooManyRequests)
+			http.Error(w,
+				fmt.Sprintf("all %d streams of this %s are open (logs, exec, attach, port-forward): end one and try again", most,
+					full), http.StatusTooManyRequests)
 			return
 		}
 		defer s.slots.free(pod)

@@ -57,7 +57,8 @@ func TestStreamsAreBounded(t *testing.T) {
 	last := open("a", "101")
 	open("a", "101")
 	open("a", "429")
-	if status, body := r.do(t, "POST", "/run/ns/a/c?cmd=ls"); status != 429 || !strings.Contains(body, "all 2 streams of this pod are open") {
+	if status, body := r.do(t, "POST", "/run/ns/a/c?cmd=ls"); status != 429 ||
+		!strings.Contains(body, "all 2 streams of this pod are open") {
 		t.Errorf("run in a pod that is full: %d %s", status, body)
 	}
 	for _, pod := range []string{"b", "c", "d"} {
@@ -65,13 +66,16 @@ func TestStreamsAreBounded(t *testing.T) {
 		open(pod, "101")
 	}
 	open("e", "429")
-	if status, body := r.do(t, "GET", "/containerLogs/ns/e/c"); status != 429 || !strings.Contains(body, "all 8 streams of this node are open") {
+	if status, body := r.do(t, "GET", "/containerLogs/ns/e/c"); status != 429 ||
+		!strings.Contains(body, "all 8 streams of this node are open") {
 		t.Errorf("a log on a full node: %d %s", status, body)
 	}
 	_, body := r.do(t, "GET", "/metrics")
 	for _, want := range []string{
-		`kubelet_http_streams{path="exec"} 8`, `kubelet_http_streams_refused_total{limit="pod",path="exec"} 1`, `kubelet_http_streams_refused_total{limit="pod",path="run"} 1`,
-		`kubelet_http_streams_refused_total{limit="node",path="exec"} 1`, `kubelet_http_streams_refused_total{limit="node",path="containerLogs"} 1`,
+		`kubelet_http_streams{path="exec"} 8`, `kubelet_http_streams_refused_total{limit="pod",path="exec"} 1`,
+		`kubelet_http_streams_refused_total{limit="pod",path="run"} 1`,
+		`kubelet_http_streams_refused_total{limit="node",path="exec"} 1`,
+		`kubelet_http_streams_refused_total{limit="node",path="containerLogs"} 1`,
 	} {
 		if !strings.Contains(body, want+"\n") {
 			t.Errorf("%s is not among the metrics", want)
@@ -123,7 +127,8 @@ func TestStrangersLeaveRoom(t *testing.T) {
 	end := time.Now().Add(headerTime / 2) // after headerTime each would be closed anyway
 	for _, conn := range flood[:80] {
 		conn.SetReadDeadline(end)
-		if _, err := conn.Read(make([]byte, 1)); errors.Is(err, io.EOF) || err != nil && strings.Contains(err.Error(), "reset") {
+		if _, err := conn.Read(make([]byte, 1)); errors.Is(err, io.EOF) ||
+			err != nil && strings.Contains(err.Error(), "reset") {
 			continue
 		}
 		open++
@@ -175,7 +180,8 @@ func TestIdleTimeoutIsTheConfigurations(t *testing.T) {
 	if !strings.HasPrefix(head, "HTTP/1.1 101") {
 		t.Fatal(head)
 	}
-	if _, err := io.Copy(io.Discard, conn); err != nil && !strings.Contains(err.Error(), "reset") && !strings.Contains(err.Error(), "EOF") {
+	if _, err := io.Copy(io.Discard, conn); err != nil && !strings.Contains(err.Error(), "reset") &&
+		!strings.Contains(err.Error(), "EOF") {
 		t.Errorf("an idle stream does not end: %v", err) // the rig's connections time out after 10 s
 	}
 }

@@ -94,7 +94,8 @@ func newNode(t *testing.T) *node {
 	}
 	dir := must[string](t)(os.MkdirTemp("", "plsrv")) // t.TempDir's names are too long for a socket path
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	n := &node{dir: dir, bin: bin, state: filepath.Join(dir, "cp"), port: free(t), metrics: metrics.New(nodeName), pods: &table{sandboxes: map[string]string{}, containers: map[string]Container{}}}
+	n := &node{dir: dir, bin: bin, state: filepath.Join(dir, "cp"), port: free(t), metrics: metrics.New(nodeName),
+		pods: &table{sandboxes: map[string]string{}, containers: map[string]Container{}}}
 	n.startControlPlane(t)
 	n.startRuntime(t)
 	n.startPod(t)
@@ -105,9 +106,11 @@ func newNode(t *testing.T) *node {
 func (n *node) startControlPlane(t *testing.T) {
 	t.Helper()
 	instance := []string{"--instance", "srvtest", "--state-dir", n.state}
-	up := append([]string{"up", "--no-agent", "--detach", "--node-name", nodeName, "--apiserver-port", fmt.Sprint(free(t)), "--controller-manager-port", "0"}, instance...)
+	up := append([]string{"up", "--no-agent", "--detach", "--node-name", nodeName, "--apiserver-port", fmt.Sprint(free(t)),
+		"--controller-manager-port", "0"}, instance...)
 	t.Cleanup(func() {
-		if out, err := exec.Command(n.bin+"/plimsoll", append([]string{"down"}, instance...)...).CombinedOutput(); err != nil {
+		if out, err := exec.Command(n.bin+"/plimsoll", append([]string{"down"},
+			instance...)...).CombinedOutput(); err != nil {
 			t.Errorf("down: %v: %s", err, out)
 		}
 	})
@@ -127,7 +130,8 @@ func (n *node) startControlPlane(t *testing.T) {
 	object.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: n.address}}
 	object.Status.DaemonEndpoints.KubeletEndpoint.Port = n.port
 	patch := must[[]byte](t)(json.Marshal(map[string]any{"status": object.Status}))
-	if err := n.admin.Patch(within(t), kube.Nodes, "", nodeName, "application/merge-patch+json", patch, nil, "status"); err != nil {
+	if err := n.admin.Patch(within(t), kube.Nodes, "", nodeName, "application/merge-patch+json", patch, nil,
+		"status"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -135,7 +139,8 @@ func (n *node) startControlPlane(t *testing.T) {
 func (n *node) startRuntime(t *testing.T) {
 	t.Helper()
 	instance, err := containerruntime.New(containerruntime.Options{
-		StateDir: n.dir + "/state", RunDir: n.dir + "/run", ImageDir: n.bin + "/images", Bridge: "plsrvtest0", PodCIDR: "10.224.78.0/24", CgroupRoot: groupRoot,
+		StateDir: n.dir + "/state", RunDir: n.dir + "/run", ImageDir: n.bin +
+			"/images", Bridge: "plsrvtest0", PodCIDR: "10.224.78.0/24", CgroupRoot: groupRoot,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -175,9 +180,10 @@ func (n *node) startRuntime(t *testing.T) {
 // startPod creates the pod default/p in the API and in the runtime.
 func (n *node) startPod(t *testing.T) {
 	t.Helper()
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default"}, Spec: corev1.PodSpec{NodeName: nodeName, Containers: []corev1.Container{
-		{Name: "web", Image: image.Demo}, {Name: "chat", Image: image.Demo, Stdin: true}, {Name: "log", Image: image.Demo},
-	}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default"},
+		Spec: corev1.PodSpec{NodeName: nodeName, Containers: []corev1.Container{
+			{Name: "web", Image: image.Demo}, {Name: "chat", Image: image.Demo, Stdin: true}, {Name: "log", Image: image.Demo},
+		}}}
 	for ctx := within(t); ; { // a controller creates its service account
 		err := n.admin.Create(ctx, kube.Pods, "default", "", pod, pod)
 		if err == nil {
@@ -189,13 +195,15 @@ func (n *node) startPod(t *testing.T) {
 		<-time.After(50 * time.Millisecond)
 	}
 	pod.Status.Phase = corev1.PodRunning
-	if err := n.admin.Patch(within(t), kube.Pods, "default", "p", "application/merge-patch+json", []byte(`{"status":{"phase":"Running"}}`), nil, "status"); err != nil {
+	if err := n.admin.Patch(within(t), kube.Pods, "default", "p", "application/merge-patch+json",
+		[]byte(`{"status":{"phase":"Running"}}`), nil, "status"); err != nil {
 		t.Fatal(err)
 	}
 	n.pods.pods = []*corev1.Pod{pod}
 	n.sandbox = &runtimeapi.PodSandboxConfig{
-		Metadata:     &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "default", Uid: string(pod.UID)},
-		Labels:       map[string]string{cri.LabelPodName: "p", cri.LabelPodNamespace: "default", cri.LabelPodUID: string(pod.UID)},
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "default", Uid: string(pod.UID)},
+		Labels: map[string]string{cri.LabelPodName: "p", cri.LabelPodNamespace: "default",
+			cri.LabelPodUID: string(pod.UID)},
 		LogDirectory: n.dir + "/logs/p", Hostname: "p",
 		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: groupOf(pod)},
 	}
@@ -228,19 +236,23 @@ func (n *node) start(t *testing.T, name string, stdin bool, args ...string) {
 	made, err := n.cri.CreateContainer(within(t), &runtimeapi.CreateContainerRequest{
 		PodSandboxId: n.pods.sandboxes["default/p"], SandboxConfig: n.sandbox,
 		Config: &runtimeapi.ContainerConfig{
-			Metadata: &runtimeapi.ContainerMetadata{Name: name, Attempt: attempt}, Image: &runtimeapi.ImageSpec{Image: image.Demo}, Args: args,
-			Labels: map[string]string{cri.LabelPodName: "p", cri.LabelPodNamespace: "default", cri.LabelPodUID: n.sandbox.Metadata.Uid, cri.LabelContainerName: name},
-			Stdin:  stdin, LogPath: log,
+			Metadata: &runtimeapi.ContainerMetadata{Name: name,
+				Attempt: attempt}, Image: &runtimeapi.ImageSpec{Image: image.Demo}, Args: args,
+			Labels: map[string]string{cri.LabelPodName: "p", cri.LabelPodNamespace: "default",
+				cri.LabelPodUID: n.sandbox.Metadata.Uid, cri.LabelContainerName: name},
+			Stdin: stdin, LogPath: log,
 		},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.cri.StartContainer(within(t), &runtimeapi.StartContainerRequest{ContainerId: made.ContainerId}); err != nil {
+	if _, err := n.cri.StartContainer(within(t),
+		&runtimeapi.StartContainerRequest{ContainerId: made.ContainerId}); err != nil {
 		t.Fatal(err)
 	}
 	n.pods.set(key, Container{
-		ID: made.ContainerId, LogPath: filepath.Join(n.sandbox.LogDirectory, log), State: Running, Attempt: attempt, Stdin: stdin, StartedAt: time.Now(),
+		ID: made.ContainerId, LogPath: filepath.Join(n.sandbox.LogDirectory,
+			log), State: Running, Attempt: attempt, Stdin: stdin, StartedAt: time.Now(),
 	})
 }
 
@@ -286,7 +298,8 @@ func (n *node) serve(t *testing.T) {
 			},
 		},
 		NodeName: nodeName, CertDir: n.dir + "/agent/pki", API: client, Pods: n.pods, Runtime: n.cri, Metrics: n.metrics,
-		Cgroups: cadvisor.New(cadvisor.Options{Tree: tree, Pods: measured, SandboxImage: func() string { return image.Pause }}),
+		Cgroups: cadvisor.New(cadvisor.Options{Tree: tree, Pods: measured,
+			SandboxImage: func() string { return image.Pause }}),
 		Stats: stats.New(stats.Options{
 			NodeName: nodeName, Pods: measured, Cgroups: tree, PodsGroup: groupRoot + "/kubepods",
 			Runtime: n.cri, Images: n.cri.Images, RuntimeSocket: strings.TrimPrefix(n.cri.Endpoint, "unix://"), RootDir: n.dir,
@@ -307,7 +320,8 @@ func (n *node) serve(t *testing.T) {
 }
 
 func (n *node) command(ctx context.Context, args ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, n.bin+"/plimsoll-controlplane", append([]string{"kubectl", "--kubeconfig", n.state + "/admin.kubeconfig"}, args...)...)
+	return exec.CommandContext(ctx, n.bin+"/plimsoll-controlplane", append([]string{"kubectl", "--kubeconfig", n.state +
+		"/admin.kubeconfig"}, args...)...)
 }
 
 // kubectl runs the original kubectl through the real API server and returns both outputs.

@@ -70,23 +70,28 @@ func (n *node) testLogs(t *testing.T) {
 			t.Errorf("logs %s: %v: %q, want %q", c.args, err, got, c.want)
 		}
 	}
-	if got, err := n.kubectl(t, "", nil, "logs", "p", "-c", "web", "-p"); err == nil || !strings.Contains(got, "previous terminated container") {
+	if got, err := n.kubectl(t, "", nil, "logs", "p", "-c", "web", "-p"); err == nil ||
+		!strings.Contains(got, "previous terminated container") {
 		t.Errorf("logs -p of a first attempt: %v: %q", err, got)
 	}
 }
 
 func (n *node) testExec(t *testing.T, env []string) {
-	if got, err := n.kubectl(t, "", env, "exec", "p", "-c", "web", "--", "cat", "/etc/passwd"); err != nil || !strings.HasPrefix(got, "root:x:0:0") {
+	if got, err := n.kubectl(t, "", env, "exec", "p", "-c", "web", "--", "cat", "/etc/passwd"); err != nil ||
+		!strings.HasPrefix(got, "root:x:0:0") {
 		t.Errorf("exec cat: %v: %q", err, got)
 	}
 	big := strings.Repeat("0123456789abcde\n", 200_000) // 3 MiB both ways
-	if got, err := n.kubectl(t, big, env, "exec", "-i", "p", "-c", "web", "--", "/workload", "stdin"); err != nil || got != big {
+	if got, err := n.kubectl(t, big, env, "exec", "-i", "p", "-c", "web", "--", "/workload", "stdin"); err != nil ||
+		got != big {
 		t.Errorf("exec -i: %v: %d bytes came back, want %d", err, len(got), len(big))
 	}
-	if got, err := n.kubectl(t, "", env, "exec", "p", "-c", "web", "--", "/workload", "exit", "--code", "7"); err == nil || !strings.Contains(got, "exit code 7") {
+	if got, err := n.kubectl(t, "", env, "exec", "p", "-c", "web", "--", "/workload", "exit", "--code", "7"); err == nil ||
+		!strings.Contains(got, "exit code 7") {
 		t.Errorf("exec of a failing command: %v: %q", err, got)
 	}
-	if got, err := n.kubectl(t, "", env, "exec", "p", "-c", "log", "--", "cat"); err == nil || !strings.Contains(got, "is not running") {
+	if got, err := n.kubectl(t, "", env, "exec", "p", "-c", "log", "--", "cat"); err == nil ||
+		!strings.Contains(got, "is not running") {
 		t.Errorf("exec in a container that ended: %v: %q", err, got)
 	}
 	file := filepath.Join(t.TempDir(), "file")
@@ -186,7 +191,8 @@ func (o *output) Write(b []byte) (int, error) {
 func (n *node) testRotation(t *testing.T) {
 	const lines = 3500
 	n.start(t, "log", false, "log", "--lines", fmt.Sprint(lines), "--rate", "1000", "--stderr-every", "10")
-	r := &podlog.Rotator{MaxBytes: 20 << 10, MaxFiles: 3, Workers: 1, Interval: 300 * time.Millisecond, Logs: func() []podlog.Log { return Logs(n.pods) },
+	r := &podlog.Rotator{MaxBytes: 20 << 10, MaxFiles: 3, Workers: 1, Interval: 300 * time.Millisecond,
+		Logs: func() []podlog.Log { return Logs(n.pods) },
 		Reopen: func(ctx context.Context, id string) error {
 			_, err := n.cri.ReopenContainerLog(ctx, &runtimeapi.ReopenContainerLogRequest{ContainerId: id})
 			return err
@@ -250,7 +256,8 @@ func (n *node) testRaw(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		"/healthz": "ok", "/pods": `"name":"p"`, "/runningpods/": `"name":"web"`, "/configz": `"kubeletconfig"`,
-		"/metrics": `kubelet_runtime_operations_total{operation_type="run_podsandbox"} 1`, "/metrics/resource": `container_memory_working_set_bytes{container="web",namespace="default",pod="p"}`,
+		"/metrics":          `kubelet_runtime_operations_total{operation_type="run_podsandbox"} 1`,
+		"/metrics/resource": `container_memory_working_set_bytes{container="web",namespace="default",pod="p"}`,
 		"/metrics/cadvisor": `namespace="default",pod="p",interface="eth0"}`, "/logs/": "<a href=",
 	} {
 		if got := raw(path); !strings.Contains(got, want) {
@@ -282,7 +289,8 @@ func (n *node) testRaw(t *testing.T) {
 	if p.Network == nil || p.Network.Name != "eth0" || *p.Network.RxBytes == 0 {
 		t.Errorf("network: %+v", p.Network)
 	}
-	if s.Node.Runtime == nil || *s.Node.Runtime.ImageFs.UsedBytes == 0 || *s.Node.Fs.CapacityBytes == 0 || *p.EphemeralStorage.CapacityBytes == 0 {
+	if s.Node.Runtime == nil || *s.Node.Runtime.ImageFs.UsedBytes == 0 || *s.Node.Fs.CapacityBytes == 0 ||
+		*p.EphemeralStorage.CapacityBytes == 0 {
 		t.Errorf("file systems: %+v", s.Node)
 	}
 	for _, c := range s.Node.SystemContainers {
@@ -295,7 +303,8 @@ func (n *node) testRaw(t *testing.T) {
 func (n *node) testTokens(t *testing.T) {
 	for _, args := range []string{
 		"create serviceaccount scraper", "create serviceaccount stranger",
-		"create clusterrole scrape --verb=get --resource=nodes/metrics,nodes/stats,nodes/pods", "create clusterrolebinding scrape --clusterrole=scrape --serviceaccount=default:scraper",
+		"create clusterrole scrape --verb=get --resource=nodes/metrics,nodes/stats,nodes/pods",
+		"create clusterrolebinding scrape --clusterrole=scrape --serviceaccount=default:scraper",
 	} {
 		if out, err := n.kubectl(t, "", nil, strings.Fields(args)...); err != nil {
 			t.Fatalf("%s: %v: %s", args, err, out)
@@ -312,7 +321,8 @@ func (n *node) testTokens(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(must[[]byte](t)(os.ReadFile(n.state + "/pki/ca.crt")))
 	pairOf := func(name string) []tls.Certificate {
-		return []tls.Certificate{must[tls.Certificate](t)(tls.LoadX509KeyPair(n.state+"/pki/"+name+".crt", n.state+"/pki/"+name+".key"))}
+		return []tls.Certificate{must[tls.Certificate](t)(tls.LoadX509KeyPair(n.state+"/pki/"+name+".crt", n.state+"/pki/"+
+			name+".key"))}
 	}
 	get := func(who, path string, want int) string {
 		t.Helper()
@@ -321,7 +331,8 @@ func (n *node) testTokens(t *testing.T) {
 			config.Certificates = pairOf(who)
 		}
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
-		request := must[*http.Request](t)(http.NewRequest("GET", fmt.Sprintf("https://%s:%d%s", n.address, n.port, path), nil))
+		request := must[*http.Request](t)(http.NewRequest("GET", fmt.Sprintf("https://%s:%d%s", n.address, n.port, path),
+			nil))
 		if tokens[who] != "" {
 			request.Header.Set("Authorization", "Bearer "+tokens[who])
 		}
@@ -347,7 +358,8 @@ func (n *node) testTokens(t *testing.T) {
 	get("admin", "/configz", 200)
 	get("scheduler", "/metrics", 403) // a valid certificate without the permission
 
-	if out, err := exec.Command(n.bin+"/plimsoll", "down", "--instance", "srvtest", "--state-dir", n.state).CombinedOutput(); err != nil {
+	if out, err := exec.Command(n.bin+"/plimsoll", "down", "--instance", "srvtest", "--state-dir",
+		n.state).CombinedOutput(); err != nil {
 		t.Fatalf("down: %v: %s", err, out)
 	}
 	get("scraper", "/metrics/resource", 200) // from the cache

@@ -69,9 +69,10 @@ func (s *Server) journal(w http.ResponseWriter, r *http.Request) {
 // runningPods answers with the pods that have running containers in the runtime, which may differ from those that
 // should run.
 func (s *Server) runningPods(w http.ResponseWriter, r *http.Request) {
-	list, err := s.o.Runtime.ListContainers(r.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
-		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
-	}})
+	list, err := s.o.Runtime.ListContainers(r.Context(),
+		&runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+			State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		}})
 	if err != nil {
 		http.Error(w, "list running containers: "+err.Error(), http.StatusInternalServerError)
 		return
@@ -88,7 +89,8 @@ func (s *Server) runningPods(w http.ResponseWriter, r *http.Request) {
 			}}
 			pods[uid] = pod
 		}
-		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: c.Labels[cri.LabelContainerName], Image: c.GetImage().GetImage()})
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: c.Labels[cri.LabelContainerName],
+			Image: c.GetImage().GetImage()})
 	}
 	all := make([]*corev1.Pod, 0, len(pods))
 	for _, pod := range pods {
@@ -126,8 +128,10 @@ type running struct{ pods Pods }
 
 var (
 	runningPodsDesc       = prometheus.NewDesc("kubelet_running_pods", "Pods that have a running container", nil, nil)
-	runningContainersDesc = prometheus.NewDesc("kubelet_running_containers", "Containers by state", []string{"container_state"}, nil)
-	desiredPodsDesc       = prometheus.NewDesc("kubelet_desired_pods", "Pods that this node must run; static is true for those that are not from the API server", []string{"static"}, nil)
+	runningContainersDesc = prometheus.NewDesc("kubelet_running_containers", "Containers by state",
+		[]string{"container_state"}, nil)
+	desiredPodsDesc = prometheus.NewDesc("kubelet_desired_pods",
+		"Pods that this node must run; static is true for those that are not from the API server", []string{"static"}, nil)
 )
 
 func (c running) Describe(ch chan<- *prometheus.Desc) {

@@ -104,25 +104,31 @@ func (s *streamer) prepare(request any) (string, error) {
 	return s.url, s.err
 }
 
-func (s *streamer) Exec(_ context.Context, r *runtimeapi.ExecRequest, _ ...grpc.CallOption) (*runtimeapi.ExecResponse, error) {
+func (s *streamer) Exec(_ context.Context, r *runtimeapi.ExecRequest,
+	_ ...grpc.CallOption) (*runtimeapi.ExecResponse, error) {
 	url, err := s.prepare(r)
 	return &runtimeapi.ExecResponse{Url: url}, err
 }
 
-func (s *streamer) Attach(_ context.Context, r *runtimeapi.AttachRequest, _ ...grpc.CallOption) (*runtimeapi.AttachResponse, error) {
+func (s *streamer) Attach(_ context.Context, r *runtimeapi.AttachRequest,
+	_ ...grpc.CallOption) (*runtimeapi.AttachResponse, error) {
 	url, err := s.prepare(r)
 	return &runtimeapi.AttachResponse{Url: url}, err
 }
 
-func (s *streamer) PortForward(_ context.Context, r *runtimeapi.PortForwardRequest, _ ...grpc.CallOption) (*runtimeapi.PortForwardResponse, error) {
+func (s *streamer) PortForward(_ context.Context, r *runtimeapi.PortForwardRequest,
+	_ ...grpc.CallOption) (*runtimeapi.PortForwardResponse, error) {
 	url, err := s.prepare(r)
 	return &runtimeapi.PortForwardResponse{Url: url}, err
 }
 
-func (s *streamer) ListContainers(context.Context, *runtimeapi.ListContainersRequest, ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
+func (s *streamer) ListContainers(context.Context, *runtimeapi.ListContainersRequest,
+	...grpc.CallOption) (*runtimeapi.ListContainersResponse, error) {
 	return &runtimeapi.ListContainersResponse{Containers: []*runtimeapi.Container{
-		{Labels: map[string]string{cri.LabelPodUID: "u", cri.LabelPodName: "p", cri.LabelPodNamespace: "ns", cri.LabelContainerName: "b"}, Image: &runtimeapi.ImageSpec{Image: "img"}},
-		{Labels: map[string]string{cri.LabelPodUID: "u", cri.LabelPodName: "p", cri.LabelPodNamespace: "ns", cri.LabelContainerName: "a"}},
+		{Labels: map[string]string{cri.LabelPodUID: "u", cri.LabelPodName: "p", cri.LabelPodNamespace: "ns",
+			cri.LabelContainerName: "b"}, Image: &runtimeapi.ImageSpec{Image: "img"}},
+		{Labels: map[string]string{cri.LabelPodUID: "u", cri.LabelPodName: "p", cri.LabelPodNamespace: "ns",
+			cri.LabelContainerName: "a"}},
 		{},
 	}}, nil
 }
@@ -149,7 +155,8 @@ func echo(t *testing.T) string {
 			return
 		}
 		defer conn.Close()
-		fmt.Fprintf(buffered, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n%s %s %s\n", r.Header.Get("Upgrade"), r.Method, r.URL.Path, r.Header.Get("X-Stream-Protocol-Version"))
+		fmt.Fprintf(buffered, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n%s %s %s\n",
+			r.Header.Get("Upgrade"), r.Method, r.URL.Path, r.Header.Get("X-Stream-Protocol-Version"))
 		buffered.Flush()
 		io.Copy(conn, buffered)
 	})}
@@ -164,14 +171,18 @@ func (f fixedStats) Summary(_ context.Context, parts stats.Parts) (*statsapi.Sum
 	n := func(v uint64) *uint64 { return &v }
 	at := metav1.NewTime(time.Unix(1_700_000_000, 0))
 	s := &statsapi.Summary{
-		Node: statsapi.NodeStats{NodeName: "n1", CPU: &statsapi.CPUStats{Time: at, UsageCoreNanoSeconds: n(1_500_000_000)}, Memory: &statsapi.MemoryStats{Time: at, WorkingSetBytes: n(4096)}},
+		Node: statsapi.NodeStats{NodeName: "n1", CPU: &statsapi.CPUStats{Time: at, UsageCoreNanoSeconds: n(1_500_000_000)},
+			Memory: &statsapi.MemoryStats{Time: at, WorkingSetBytes: n(4096)}},
 		Pods: []statsapi.PodStats{{
-			PodRef: statsapi.PodReference{Name: "p", Namespace: "ns"}, CPU: &statsapi.CPUStats{Time: at, UsageCoreNanoSeconds: n(1e9)},
-			Containers: []statsapi.ContainerStats{{Name: "c", StartTime: at, CPU: &statsapi.CPUStats{Time: at, UsageCoreNanoSeconds: n(5e8)}, Memory: &statsapi.MemoryStats{Time: at, WorkingSetBytes: n(10), UsageBytes: n(20)}}},
+			PodRef: statsapi.PodReference{Name: "p", Namespace: "ns"}, CPU: &statsapi.CPUStats{Time: at,
+				UsageCoreNanoSeconds: n(1e9)},
+			Containers: []statsapi.ContainerStats{{Name: "c", StartTime: at, CPU: &statsapi.CPUStats{Time: at,
+				UsageCoreNanoSeconds: n(5e8)}, Memory: &statsapi.MemoryStats{Time: at, WorkingSetBytes: n(10), UsageBytes: n(20)}}},
 		}},
 	}
 	if parts&stats.Network != 0 {
-		s.Pods[0].Network = &statsapi.NetworkStats{Time: at, Interfaces: []statsapi.InterfaceStats{{Name: "eth0", RxBytes: n(7), TxBytes: n(8)}}}
+		s.Pods[0].Network = &statsapi.NetworkStats{Time: at, Interfaces: []statsapi.InterfaceStats{{Name: "eth0",
+			RxBytes: n(7), TxBytes: n(8)}}}
 	}
 	if parts&stats.Swap != 0 {
 		s.Pods[0].Swap = &statsapi.SwapStats{Time: at, SwapUsageBytes: n(3)}
@@ -206,17 +217,21 @@ func newRig(t *testing.T, change func(*Options)) *rig {
 	dir := t.TempDir()
 	caCert, caKey := makeCert(t, pkix.Name{CommonName: "ca"}, nil, nil)
 	caFile := filepath.Join(dir, "ca.crt")
-	if err := os.WriteFile(caFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: caCert.Raw}), 0o600); err != nil {
+	if err := os.WriteFile(caFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: caCert.Raw}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{pods: &table{sandboxes: map[string]string{}, containers: map[string]Container{}}, stream: &streamer{url: echo(t) + "/exec/token"}, logs: filepath.Join(dir, "logs")}
+	r := &rig{pods: &table{sandboxes: map[string]string{}, containers: map[string]Container{}},
+		stream: &streamer{url: echo(t) + "/exec/token"}, logs: filepath.Join(dir, "logs")}
 	o := Options{
 		Config: &kubeletconfigv1beta1.KubeletConfiguration{
 			PodLogsDir:     r.logs,
 			Authentication: kubeletconfigv1beta1.KubeletAuthentication{X509: kubeletconfigv1beta1.KubeletX509Authentication{ClientCAFile: caFile}},
 			Authorization:  kubeletconfigv1beta1.KubeletAuthorization{Mode: kubeletconfigv1beta1.KubeletAuthorizationModeAlwaysAllow},
 		},
-		NodeName: "n1", Names: []string{"127.0.0.1"}, CertDir: filepath.Join(dir, "pki"), Pods: r.pods, Runtime: r.stream, Stats: fixedStats{}, Cgroups: fixedCgroups{}, Metrics: metrics.New("n1"), LogDir: dir,
+		NodeName: "n1", Names: []string{"127.0.0.1"}, CertDir: filepath.Join(dir,
+			"pki"), Pods: r.pods, Runtime: r.stream, Stats: fixedStats{}, Cgroups: fixedCgroups{}, Metrics: metrics.New("n1"),
+		LogDir: dir,
 	}
 	if change != nil {
 		change(&o)
@@ -242,20 +257,24 @@ func newRig(t *testing.T, change func(*Options)) *rig {
 	if err != nil || !roots.AppendCertsFromPEM(self) {
 		t.Fatalf("self-signed certificate: %v", err)
 	}
-	r.tls = &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.Raw}, PrivateKey: key}}}
-	r.client = &http.Client{Transport: &http.Transport{TLSClientConfig: r.tls, ForceAttemptHTTP2: true}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	r.tls = &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.Raw},
+		PrivateKey: key}}}
+	r.client = &http.Client{Transport: &http.Transport{TLSClientConfig: r.tls, ForceAttemptHTTP2: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	t.Cleanup(r.client.CloseIdleConnections)
 	return r
 }
 
-func makeCert(t *testing.T, subject pkix.Name, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
+func makeCert(t *testing.T, subject pkix.Name, parent *x509.Certificate,
+	parentKey *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: subject, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: subject, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter:    time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 	if parent == nil {
@@ -297,7 +316,8 @@ func (r *rig) do(t *testing.T, method, path string) (int, string) {
 func (r *rig) addLog(t *testing.T, key string, c Container, text string) {
 	t.Helper()
 	c.LogPath = filepath.Join(r.logs, strings.ReplaceAll(key, "/", "_"), fmt.Sprint(c.Attempt)+".log")
-	if err := errors.Join(os.MkdirAll(filepath.Dir(c.LogPath), 0o755), os.WriteFile(c.LogPath, []byte(text), 0o644)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(c.LogPath), 0o755), os.WriteFile(c.LogPath, []byte(text),
+		0o644)); err != nil {
 		t.Fatal(err)
 	}
 	r.pods.set(key, c)
@@ -319,7 +339,8 @@ func (r *rig) upgrade(t *testing.T, path, protocol string) (net.Conn, string) {
 	t.Cleanup(func() { conn.Close() })
 	conn.SetDeadline(time.Now().Add(10 * time.Second))
 	// Sent in one packet with the first bytes of the stream, which must not be lost.
-	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: n1\r\nConnection: Upgrade\r\nUpgrade: %s\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\nAuthorization: Basic x\r\nCookie: x\r\nContent-Length: 0\r\n\r\nearly ", path, protocol)
+	fmt.Fprintf(conn,
+		"POST %s HTTP/1.1\r\nHost: n1\r\nConnection: Upgrade\r\nUpgrade: %s\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\nAuthorization: Basic x\r\nCookie: x\r\nContent-Length: 0\r\n\r\nearly ", path, protocol)
 	var head strings.Builder
 	for b := make([]byte, 1); !strings.HasSuffix(head.String(), "\r\n\r\n"); {
 		if _, err := io.ReadFull(conn, b); err != nil {

@@ -42,7 +42,8 @@ func (s *Server) routes() (http.Handler, error) {
 	c := s.o.Config
 	if c.EnableDebuggingHandlers != nil && !*c.EnableDebuggingHandlers {
 		off := refuse("Debug endpoints are disabled.", http.StatusMethodNotAllowed)
-		for _, p := range []string{"/run/", "/exec/", "/attach/", "/portForward/", "/containerLogs/", "/runningpods/", "/debug/pprof/", "/logs/", "/configz"} {
+		for _, p := range []string{"/run/", "/exec/", "/attach/", "/portForward/", "/containerLogs/", "/runningpods/",
+			"/debug/pprof/", "/logs/", "/configz"} {
 			answer(p, off)
 		}
 		return s.guarded(s.counted(mux)), nil
@@ -68,7 +69,8 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// The guard authorizes by path prefix, the mux routes by path: both must see the same path.
 		if clean := path.Clean(r.URL.Path); clean != r.URL.Path && clean+"/" != r.URL.Path {
-			http.Error(w, "path is not clean: "+strconv.Quote(serving.Brief(r.URL.Path))+"; use "+strconv.Quote(serving.Brief(clean)), http.StatusBadRequest)
+			http.Error(w, "path is not clean: "+strconv.Quote(serving.Brief(r.URL.Path))+"; use "+
+				strconv.Quote(serving.Brief(clean)), http.StatusBadRequest)
 			return
 		}
 		who, err := s.guard.Admit(r)

@@ -108,8 +108,10 @@ type Runtime interface {
 	Exec(context.Context, *runtimeapi.ExecRequest, ...grpc.CallOption) (*runtimeapi.ExecResponse, error)
 	ExecSync(context.Context, *runtimeapi.ExecSyncRequest, ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error)
 	Attach(context.Context, *runtimeapi.AttachRequest, ...grpc.CallOption) (*runtimeapi.AttachResponse, error)
-	PortForward(context.Context, *runtimeapi.PortForwardRequest, ...grpc.CallOption) (*runtimeapi.PortForwardResponse, error)
-	ListContainers(context.Context, *runtimeapi.ListContainersRequest, ...grpc.CallOption) (*runtimeapi.ListContainersResponse, error)
+	PortForward(context.Context, *runtimeapi.PortForwardRequest,
+		...grpc.CallOption) (*runtimeapi.PortForwardResponse, error)
+	ListContainers(context.Context, *runtimeapi.ListContainersRequest,
+		...grpc.CallOption) (*runtimeapi.ListContainersResponse, error)
 }
 
 // Stats reads usage at the time of a request; *stats.Reader implements it.
@@ -233,7 +235,8 @@ func listen(ctx context.Context, fields, host string, port int32) (net.Listener,
 	address := net.JoinHostPort(host, strconv.Itoa(int(port)))
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("listen for the agent's server: %s: %w; free it or set %s in the KubeletConfiguration", address, err, fields)
+		return nil, fmt.Errorf("listen for the agent's server: %s: %w; free it or set %s in the KubeletConfiguration",
+			address, err, fields)
 	}
 	return listener, nil
 }
@@ -241,12 +244,14 @@ func listen(ctx context.Context, fields, host string, port int32) (net.Listener,
 // Serve is Run on a given listener, which it closes, and without healthzPort.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	defer s.endStream()
-	return s.serve(ctx, listener, &http.Server{Handler: s.handler, TLSConfig: s.tls}, func(h *http.Server, l net.Listener) error {
-		return h.ServeTLS(l, "", "")
-	})
+	return s.serve(ctx, listener, &http.Server{Handler: s.handler, TLSConfig: s.tls},
+		func(h *http.Server, l net.Listener) error {
+			return h.ServeTLS(l, "", "")
+		})
 }
 
-func (s *Server) serve(ctx context.Context, listener net.Listener, server *http.Server, start func(*http.Server, net.Listener) error) error {
+func (s *Server) serve(ctx context.Context, listener net.Listener, server *http.Server,
+	start func(*http.Server, net.Listener) error) error {
 	server.ReadHeaderTimeout = headerTime
 	server.IdleTimeout = idleTime
 	server.MaxHeaderBytes = headerBytesMax

@@ -53,15 +53,18 @@ func TestEndpoints(t *testing.T) {
 		{"GET", "/metrics", 200, "kubelet_running_pods 1\n"},
 		{"GET", "/metrics", 200, `kubelet_running_containers{container_state="exited"} 1` + "\n"},
 		{"GET", "/metrics", 200, `kubelet_node_name{node="n1"} 1`},
-		{"GET", "/metrics", 200, `kubelet_http_requests_total{long_running="false",method="GET",path="healthz",server_type="readwrite"} `},
+		{"GET", "/metrics", 200,
+			`kubelet_http_requests_total{long_running="false",method="GET",path="healthz",server_type="readwrite"} `},
 		{"GET", "/metrics", 200, "process_resident_memory_bytes "},
 		{"GET", "/metrics/probes", 200, ""},
 		{"GET", "/metrics", 200, "kubelet_certificate_manager_server_ttl_seconds 3"}, // a year has 3.15e+07
 		{"GET", "/metrics/slis", 200, `kubernetes_healthcheck{name="syncloop",type="healthz"} 1`},
 		{"GET", "/metrics/slis", 200, `kubernetes_healthchecks_total{name="ping",status="success",type="healthz"} 2`},
 		{"GET", "/metrics/resource", 200, "node_cpu_usage_seconds_total 1.5 1700000000000\n"},
-		{"GET", "/metrics/resource", 200, `container_memory_working_set_bytes{container="c",namespace="ns",pod="p"} 10 1700000000000`},
-		{"GET", "/metrics/resource", 200, `container_start_time_seconds{container="c",namespace="ns",pod="p"} 1.7e+09` + "\n"},
+		{"GET", "/metrics/resource", 200,
+			`container_memory_working_set_bytes{container="c",namespace="ns",pod="p"} 10 1700000000000`},
+		{"GET", "/metrics/resource", 200, `container_start_time_seconds{container="c",namespace="ns",pod="p"} 1.7e+09` +
+			"\n"},
 		{"GET", "/metrics/resource", 200, "resource_scrape_error 0\n"},
 		{"GET", "/metrics/cadvisor", 200, `container_cpu_usage_seconds_total{container="c"} 1`},
 		{"GET", "/metrics/resource", 200, `container_swap_usage_bytes{container="c",namespace="ns",pod="p"} 3 1700000000000`},
@@ -73,8 +76,10 @@ func TestEndpoints(t *testing.T) {
 		{"GET", "/containerLogs/ns/p/c?sinceTime=2026-11-20T10:00:02Z", 200, "two\n"},
 		{"GET", "/containerLogs/ns/p/c?limitBytes=2", 200, "on"},
 		{"GET", "/containerLogs/ns/p/c?previous=true", 200, "zero\n"},
-		{"GET", "/containerLogs/ns/p/c?tailLines=-1&sinceSeconds=x&stream=no", 422, `tailLines: "-1": want a number of at least 0; sinceSeconds: "x": want a number of at least 1; stream: "no"`},
-		{"GET", "/containerLogs/ns/p/c?sinceSeconds=1&sinceTime=yesterday", 422, `sinceTime: "yesterday": want RFC 3339; at most one`},
+		{"GET", "/containerLogs/ns/p/c?tailLines=-1&sinceSeconds=x&stream=no", 422,
+			`tailLines: "-1": want a number of at least 0; sinceSeconds: "x": want a number of at least 1; stream: "no"`},
+		{"GET", "/containerLogs/ns/p/c?sinceSeconds=1&sinceTime=yesterday", 422,
+			`sinceTime: "yesterday": want RFC 3339; at most one`},
 		{"GET", "/containerLogs/ns/p/c?stream=Stdout&tailLines=1", 422, "mutually exclusive"},
 		{"GET", "/containerLogs/ns/p/c?stream=Stderr", 200, ""},
 		{"GET", "/containerLogs/ns/p/starting", 400, "is waiting to start: ContainerCreating"},
@@ -103,7 +108,8 @@ func TestEndpoints(t *testing.T) {
 	}
 	_, body := r.do(t, "GET", "/pods")
 	var list corev1.PodList
-	if err := json.Unmarshal([]byte(body), &list); err != nil || len(list.Items) != 2 || list.Items[1].Spec.Containers[0].Name != "c" {
+	if err := json.Unmarshal([]byte(body), &list); err != nil || len(list.Items) != 2 ||
+		list.Items[1].Spec.Containers[0].Name != "c" {
 		t.Errorf("/pods is not a list of two pods: %v", err)
 	}
 }
@@ -111,7 +117,8 @@ func TestEndpoints(t *testing.T) {
 // The metrics of cgroups are compressed for clients that say so only.
 func TestMetricsAreCompressed(t *testing.T) {
 	r := newRig(t, nil)
-	for accepts, want := range map[string]string{"gzip": "gzip", "deflate, gzip;q=1.0": "gzip", "gzip;q=0": "", "": "", "identity": ""} {
+	for accepts, want := range map[string]string{"gzip": "gzip", "deflate, gzip;q=1.0": "gzip", "gzip;q=0": "", "": "",
+		"identity": ""} {
 		request, err := http.NewRequestWithContext(t.Context(), "GET", r.base+"/metrics/cadvisor", nil)
 		if err != nil {
 			t.Fatal(err)
@@ -189,7 +196,8 @@ func TestHandlersSwitchedOffAlone(t *testing.T) {
 func TestNobodyPassesUnknown(t *testing.T) {
 	r := newRig(t, nil)
 	r.tls.Certificates = nil
-	for _, path := range []string{"/healthz", "/pods", "/metrics", "/exec/a/b/c", "/nothing", "/stats/summary", "/logs/", "/debug/pprof/"} {
+	for _, path := range []string{"/healthz", "/pods", "/metrics", "/exec/a/b/c", "/nothing", "/stats/summary", "/logs/",
+		"/debug/pprof/"} {
 		if status, _ := r.do(t, "GET", path); status != 401 {
 			t.Errorf("%s: status %d without a credential, want 401", path, status)
 		}
@@ -203,8 +211,10 @@ func TestStreams(t *testing.T) {
 	r.pods.set("ns/p/done", Container{ID: "c2", State: Exited})
 	r.pods.sandboxes["ns/p"] = "sandbox"
 	for _, c := range []struct{ path, protocol, want string }{
-		{"/exec/ns/p/c?command=ls&command=-l+x&input=1&output=1&error=1", "SPDY/3.1", `container_id:"c1" cmd:"ls" cmd:"-l x" stdin:true stdout:true stderr:true`},
-		{"/exec/ns/p/uid-p/c?command=sh&input=1&output=1&error=1&tty=1", "websocket", `container_id:"c1" cmd:"sh" tty:true stdin:true stdout:true`},
+		{"/exec/ns/p/c?command=ls&command=-l+x&input=1&output=1&error=1", "SPDY/3.1",
+			`container_id:"c1" cmd:"ls" cmd:"-l x" stdin:true stdout:true stderr:true`},
+		{"/exec/ns/p/uid-p/c?command=sh&input=1&output=1&error=1&tty=1", "websocket",
+			`container_id:"c1" cmd:"sh" tty:true stdin:true stdout:true`},
 		{"/attach/ns/p/c?output=1&error=1", "SPDY/3.1", `container_id:"c1" tty:true stdout:true`},
 		{"/portForward/ns/p", "SPDY/3.1", `pod_sandbox_id:"sandbox"`},
 		{"/portForward/ns/p/uid-p?port=80&port=81", "websocket", `pod_sandbox_id:"sandbox" port:80 port:81`},
@@ -351,10 +361,12 @@ func TestCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := selfSigned(filepath.Join(dir, "pki/kubelet.crt"), filepath.Join(dir, "pki/kubelet.key"), []string{"n1"}); err != nil {
+	if err := selfSigned(filepath.Join(dir, "pki/kubelet.crt"), filepath.Join(dir, "pki/kubelet.key"),
+		[]string{"n1"}); err != nil {
 		t.Fatal(err)
 	}
-	pair := &serving.KeyPair{CertFile: filepath.Join(dir, "pki/kubelet.crt"), KeyFile: filepath.Join(dir, "pki/kubelet.key")}
+	pair := &serving.KeyPair{CertFile: filepath.Join(dir, "pki/kubelet.crt"), KeyFile: filepath.Join(dir,
+		"pki/kubelet.key")}
 	again, err := pair.Get(nil)
 	if err != nil || !again.Leaf.Equal(first.Leaf) {
 		t.Errorf("a good certificate was replaced: %v", err)
@@ -366,12 +378,14 @@ func TestTLSConfigurationIsChecked(t *testing.T) {
 		TLSMinVersion: "VersionTLS9", TLSCipherSuites: []string{"TLS_X"}, TLSCurvePreferences: []int32{1}, TLSCertFile: "/x",
 	}}
 	_, err := tlsConfig(o)
-	for _, want := range []string{`tlsMinVersion: "VersionTLS9"`, `tlsCipherSuites: "TLS_X"`, "tlsCurvePreferences: 1", "set both or neither"} {
+	for _, want := range []string{`tlsMinVersion: "VersionTLS9"`, `tlsCipherSuites: "TLS_X"`, "tlsCurvePreferences: 1",
+		"set both or neither"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name %s", err, want)
 		}
 	}
-	o.Config = &kubeletconfigv1beta1.KubeletConfiguration{TLSMinVersion: "VersionTLS13", TLSCipherSuites: []string{"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"}}
+	o.Config = &kubeletconfigv1beta1.KubeletConfiguration{TLSMinVersion: "VersionTLS13",
+		TLSCipherSuites: []string{"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"}}
 	c, err := tlsConfig(o)
 	if err != nil || c.MinVersion != tls.VersionTLS13 || len(c.CipherSuites) != 1 {
 		t.Errorf("%+v, %v", c, err)
@@ -384,7 +398,8 @@ func TestPortInUse(t *testing.T) {
 	r.o.Config.Address = host
 	fmt.Sscan(port, &r.o.Config.Port)
 	err := r.Run(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "127.0.0.1:"+port) || !strings.Contains(err.Error(), "KubeletConfiguration") {
+	if err == nil || !strings.Contains(err.Error(), "127.0.0.1:"+port) ||
+		!strings.Contains(err.Error(), "KubeletConfiguration") {
 		t.Errorf("a port in use is reported as %v", err)
 	}
 }
@@ -448,14 +463,16 @@ func TestLogs(t *testing.T) {
 	list := StatsPods(r.pods, group, func(group, id string) string { return group + "/" + id }, "/agent")
 	pods := list()
 	r.pods.pods = append(r.pods.pods, testPod("waits", "c"))
-	if all := list(); len(all) != 4 || !all[3].Idle || all[3].VolumeDir != "/agent/pods/uid-waits/volumes" || pods[2].Idle {
+	if all := list(); len(all) != 4 || !all[3].Idle || all[3].VolumeDir != "/agent/pods/uid-waits/volumes" ||
+		pods[2].Idle {
 		t.Errorf("a pod of which the runtime has nothing, and one of which it has: %+v", all)
 	}
 	// its files on the disk stay while it waits
 	if len(pods) != 3 || len(pods[2].Containers) != 0 || pods[2].LogDir != "/logs/crashes" {
 		t.Errorf("a pod whose container waits to be started again: %+v", pods)
 	}
-	if pods[0].Containers[0].Group != "/kubepods/poduid-p/c1" || pods[1].VolumeDir != "/agent/pods/uid-q/volumes" || len(pods[0].Containers) != 1 {
+	if pods[0].Containers[0].Group != "/kubepods/poduid-p/c1" || pods[1].VolumeDir != "/agent/pods/uid-q/volumes" ||
+		len(pods[0].Containers) != 1 {
 		t.Errorf("%+v", pods)
 	}
 }
@@ -470,7 +487,8 @@ func FuzzLogOptions(f *testing.F) {
 			return
 		}
 		o, problems := logOptionsOf(q, time.Now())
-		if len(problems) == 0 && (o.LimitBytes < 0 || o.Tail != nil && *o.Tail < 0 || o.Since.After(time.Now()) && q.Get("sinceTime") == "") {
+		if len(problems) == 0 && (o.LimitBytes < 0 || o.Tail != nil && *o.Tail < 0 ||
+			o.Since.After(time.Now()) && q.Get("sinceTime") == "") {
 			t.Errorf("%q is taken as %+v", query, o)
 		}
 	})

@@ -42,7 +42,8 @@ type target struct {
 }
 
 func targetOf(r *http.Request) target {
-	return target{namespace: r.PathValue("namespace"), pod: r.PathValue("pod"), container: r.PathValue("container"), uid: types.UID(r.PathValue("uid"))}
+	return target{namespace: r.PathValue("namespace"), pod: r.PathValue("pod"), container: r.PathValue("container"),
+		uid: types.UID(r.PathValue("uid"))}
 }
 
 // find returns the pod of t.
@@ -107,7 +108,8 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 
 // serveProcess serves the streams of a process in the running container that r names; open requests them from the
 // runtime.
-func (s *Server) serveProcess(w http.ResponseWriter, r *http.Request, open func(context.Context, Container, streamOptions) (string, error)) {
+func (s *Server) serveProcess(w http.ResponseWriter, r *http.Request,
+	open func(context.Context, Container, streamOptions) (string, error)) {
 	o, err := streamOptionsOf(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -189,7 +191,8 @@ func (s *Server) serveStream(w http.ResponseWriter, r *http.Request, prepare fun
 	}
 	to, err := url.Parse(address)
 	if err != nil || to.Host == "" || to.Scheme != "http" && to.Scheme != "https" {
-		http.Error(w, fmt.Sprintf("the runtime names %q as the address of the stream: want http or https", address), http.StatusBadGateway)
+		http.Error(w, fmt.Sprintf("the runtime names %q as the address of the stream: want http or https", address),
+			http.StatusBadGateway)
 		return
 	}
 	if err := passOn(ctx, w, r, to, s.o.Config.StreamingConnectionIdleTimeout.Duration); err != nil {
@@ -297,7 +300,8 @@ var errIdle = errors.New("nothing passed for streamingConnectionIdleTimeout")
 // for idle (zero: forever), which is errIdle. Neither supported protocol closes only one direction, so the end of one
 // is the end of both; what the runtime has sent by then has been passed on. Every byte counts, also a ping's, as for
 // the runtime's own timeout.
-func splice(ctx context.Context, front net.Conn, fromFront io.Reader, back net.Conn, fromBack io.Reader, idle time.Duration) error {
+func splice(ctx context.Context, front net.Conn, fromFront io.Reader, back net.Conn, fromBack io.Reader,
+	idle time.Duration) error {
 	closeBoth := func() { front.Close(); back.Close() }
 	stop := context.AfterFunc(ctx, closeBoth)
 	defer stop()

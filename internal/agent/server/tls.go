@@ -31,7 +31,8 @@ func tlsConfig(o Options) (*tls.Config, error) {
 	}.Config(tlsFields)
 	problems := []error{err}
 	if (c.TLSCertFile == "") != (c.TLSPrivateKeyFile == "") {
-		problems = append(problems, fmt.Errorf("tlsCertFile %q and tlsPrivateKeyFile %q: set both or neither", c.TLSCertFile, c.TLSPrivateKeyFile))
+		problems = append(problems, fmt.Errorf("tlsCertFile %q and tlsPrivateKeyFile %q: set both or neither", c.TLSCertFile,
+			c.TLSPrivateKeyFile))
 	}
 	if err := errors.Join(problems...); err != nil {
 		return nil, fmt.Errorf("prepare the agent's server: %w", err)

@@ -128,17 +128,26 @@ var (
 
 	scrapeErrorDesc         = prometheus.NewDesc("scrape_error", "1 if usage could not be read, else 0", nil, nil)
 	resourceScrapeErrorDesc = prometheus.NewDesc("resource_scrape_error", "1 if usage could not be read, else 0", nil, nil)
-	nodeCPUDesc             = prometheus.NewDesc("node_cpu_usage_seconds_total", "CPU time of the node in core-seconds", nil, nil)
-	nodeMemoryDesc          = prometheus.NewDesc("node_memory_working_set_bytes", "Working set of the node in bytes", nil, nil)
-	nodeSwapDesc            = prometheus.NewDesc("node_swap_usage_bytes", "Swap in use on the node in bytes", nil, nil)
-	containerStartDesc      = prometheus.NewDesc("container_start_time_seconds", "Start of the container in unix seconds", ofContainer, nil)
-	containerCPUDesc        = prometheus.NewDesc("container_cpu_usage_seconds_total", "CPU time of the container in core-seconds", ofContainer, nil)
-	containerMemoryDesc     = prometheus.NewDesc("container_memory_working_set_bytes", "Working set of the container in bytes", ofContainer, nil)
-	containerSwapDesc       = prometheus.NewDesc("container_swap_usage_bytes", "Swap in use by the container in bytes", ofContainer, nil)
-	containerSwapLimitDesc  = prometheus.NewDesc("container_swap_limit_bytes", "Swap that the container may use in bytes", ofContainer, nil)
-	podCPUDesc              = prometheus.NewDesc("pod_cpu_usage_seconds_total", "CPU time of the pod in core-seconds", ofPod, nil)
-	podMemoryDesc           = prometheus.NewDesc("pod_memory_working_set_bytes", "Working set of the pod in bytes", ofPod, nil)
-	podSwapDesc             = prometheus.NewDesc("pod_swap_usage_bytes", "Swap in use by the pod in bytes", ofPod, nil)
+	nodeCPUDesc             = prometheus.NewDesc("node_cpu_usage_seconds_total", "CPU time of the node in core-seconds",
+		nil, nil)
+	nodeMemoryDesc = prometheus.NewDesc("node_memory_working_set_bytes", "Working set of the node in bytes", nil,
+		nil)
+	nodeSwapDesc       = prometheus.NewDesc("node_swap_usage_bytes", "Swap in use on the node in bytes", nil, nil)
+	containerStartDesc = prometheus.NewDesc("container_start_time_seconds", "Start of the container in unix seconds",
+		ofContainer, nil)
+	containerCPUDesc = prometheus.NewDesc("container_cpu_usage_seconds_total",
+		"CPU time of the container in core-seconds", ofContainer, nil)
+	containerMemoryDesc = prometheus.NewDesc("container_memory_working_set_bytes",
+		"Working set of the container in bytes", ofContainer, nil)
+	containerSwapDesc = prometheus.NewDesc("container_swap_usage_bytes", "Swap in use by the container in bytes",
+		ofContainer, nil)
+	containerSwapLimitDesc = prometheus.NewDesc("container_swap_limit_bytes", "Swap that the container may use in bytes",
+		ofContainer, nil)
+	podCPUDesc = prometheus.NewDesc("pod_cpu_usage_seconds_total", "CPU time of the pod in core-seconds",
+		ofPod, nil)
+	podMemoryDesc = prometheus.NewDesc("pod_memory_working_set_bytes", "Working set of the pod in bytes", ofPod,
+		nil)
+	podSwapDesc = prometheus.NewDesc("pod_swap_usage_bytes", "Swap in use by the pod in bytes", ofPod, nil)
 )
 
 const seconds = float64(time.Second)
@@ -196,7 +205,8 @@ func resourceFamilies(s *statsapi.Summary, put sink) {
 // full disk the runtime creates nothing, and files from an earlier run of the pod may be what fills the disk. group
 // returns a pod's cgroup, empty if it has none; inner returns the cgroup that the runtime made below it for a
 // container. rootDir is the agent's directory.
-func StatsPods(pods Pods, group func(*corev1.Pod) string, inner func(group, id string) string, rootDir string) func() []stats.Pod {
+func StatsPods(pods Pods, group func(*corev1.Pod) string, inner func(group, id string) string,
+	rootDir string) func() []stats.Pod {
 	return func() []stats.Pod {
 		var out []stats.Pod
 		known := map[types.UID]bool{}
@@ -258,7 +268,8 @@ func statsPod(pod *corev1.Pod, group, rootDir string) stats.Pod {
 // imageOf returns the image of a container: as its status names it, else as its specification does.
 func imageOf(pod *corev1.Pod, name string) string {
 	s := &pod.Status
-	for _, list := range [][]corev1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses, s.EphemeralContainerStatuses} {
+	for _, list := range [][]corev1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses,
+		s.EphemeralContainerStatuses} {
 		for i := range list {
 			if list[i].Name == name && list[i].Image != "" {
 				return list[i].Image

@@ -77,7 +77,8 @@ func (s *Source) reconcileMirrors(ctx context.Context, wanted map[string]*corev1
 			s.Runner.Mirrored(pod.UID, m)
 			continue
 		}
-		if uid, here := live[k]; here && m.Annotations[corev1.MirrorPodAnnotationKey] == string(uid) && m.DeletionTimestamp == nil {
+		if uid, here := live[k]; here && m.Annotations[corev1.MirrorPodAnnotationKey] == string(uid) &&
+			m.DeletionTimestamp == nil {
 			continue
 		}
 		if err := s.Runner.DeleteMirror(ctx, m); err != nil {

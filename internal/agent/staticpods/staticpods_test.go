@@ -51,11 +51,13 @@ func TestStaticPodIsCompleted(t *testing.T) {
 		t.Errorf("identity: %+v, node %s", pod.ObjectMeta, pod.Spec.NodeName)
 	}
 	a := pod.Annotations
-	if a[annotationHash] != string(pod.UID) || a[translate.AnnotationSource] != "file" || a["note"] != "kept" || a[annotationPath] == "" {
+	if a[annotationHash] != string(pod.UID) || a[translate.AnnotationSource] != "file" || a["note"] != "kept" ||
+		a[annotationPath] == "" {
 		t.Errorf("annotations: %v", a)
 	}
 	c := pod.Spec.Containers[0]
-	if pod.Spec.RestartPolicy != corev1.RestartPolicyAlways || c.ImagePullPolicy != corev1.PullIfNotPresent || c.Resources.Requests.Cpu().Value() != 1 {
+	if pod.Spec.RestartPolicy != corev1.RestartPolicyAlways || c.ImagePullPolicy != corev1.PullIfNotPresent ||
+		c.Resources.Requests.Cpu().Value() != 1 {
 		t.Errorf("defaults: %+v", pod.Spec)
 	}
 	if n := len(pod.Spec.Tolerations); n != 1 || pod.Spec.Tolerations[0].Effect != corev1.TaintEffectNoExecute {
@@ -104,18 +106,22 @@ func TestBadManifests(t *testing.T) {
 		{"NUL bytes", "apiVersion: v1\nkind: Pod\x00\x00\n", "decode manifest: yaml: control characters are not allowed"},
 		{"binary", "\x7fELF\x02\x01\x01\x00\xff\xfe", "decode manifest"},
 		{"two documents", goodManifest + "---\n" + goodManifest, "found more than one document, want one"},
-		{"no containers", "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: []}\n", "want at least one container"},
+		{"no containers", "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: []}\n",
+			"want at least one container"},
 		{"bad pod name", with("name: web", "name: Web_1"), `metadata.name: "Web_1-node-1"`},
 		{"no pod name", with("name: web, ", ""), `metadata.name: "-node-1"`},
 		{"bad namespace", with("name: web", "namespace: A/B, name: web"), `metadata.namespace: "A/B"`},
 		{"bad container name", with("name: app", "name: App"), `spec.containers.name: "App"`},
 		{"container twice", goodManifest + "  - {name: app, image: b}\n", "container names must be unique"},
 		{"no image", with(`image: "example.com/app:1"`, `image: " "`), "want an image"},
-		{"service account", with("spec:", "spec:\n  serviceAccountName: x"), "spec.serviceAccountName: a static pod may not refer to API objects"},
-		{"secret volume", with("spec:", "spec:\n  volumes: [{name: v, secret: {secretName: s}}]"), "spec.volumes[v]: a static pod may not refer to API objects"},
+		{"service account", with("spec:", "spec:\n  serviceAccountName: x"),
+			"spec.serviceAccountName: a static pod may not refer to API objects"},
+		{"secret volume", with("spec:", "spec:\n  volumes: [{name: v, secret: {secretName: s}}]"),
+			"spec.volumes[v]: a static pod may not refer to API objects"},
 		{"token volume", with("spec:", "spec:\n  volumes: [{name: v, projected: {}}]"), "spec.volumes[v]"},
 		{"claim", with("spec:", "spec:\n  volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]"), "spec.volumes[v]"},
-		{"env from secret", with("{name: app,", "{name: app, env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}],"), "spec.containers[app].env[A]"},
+		{"env from secret", with("{name: app,",
+			"{name: app, env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}],"), "spec.containers[app].env[A]"},
 		{"envFrom", with("{name: app,", "{name: app, envFrom: [{configMapRef: {name: s}}],"), "spec.containers[app].envFrom"},
 		{"too large", goodManifest + "#" + strings.Repeat("x", 3<<20), "want a regular file of at most 3145728 bytes"},
 	} {
@@ -127,7 +133,8 @@ func TestBadManifests(t *testing.T) {
 
 // Separators and comments do not count as a second document.
 func TestSeparatorsAreNoDocuments(t *testing.T) {
-	for _, text := range []string{"# first\n---" + goodManifest, goodManifest + "---\n", "---" + goodManifest + "---\n# last\n"} {
+	for _, text := range []string{"# first\n---" + goodManifest, goodManifest + "---\n", "---" + goodManifest +
+		"---\n# last\n"} {
 		if _, err := decodeText(t, text); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
@@ -136,8 +143,10 @@ func TestSeparatorsAreNoDocuments(t *testing.T) {
 
 // TestEveryProblemIsReported: the error lists all problems of the manifest.
 func TestEveryProblemIsReported(t *testing.T) {
-	_, err := decodeText(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: W}\nspec: {serviceAccountName: x, containers: [{name: A}]}\n")
-	for _, want := range []string{"metadata.name", "spec.serviceAccountName", `spec.containers.name: "A"`, "spec.containers[A].image"} {
+	_, err := decodeText(t,
+		"apiVersion: v1\nkind: Pod\nmetadata: {name: W}\nspec: {serviceAccountName: x, containers: [{name: A}]}\n")
+	for _, want := range []string{"metadata.name", "spec.serviceAccountName", `spec.containers.name: "A"`,
+		"spec.containers[A].image"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q in it", err, want)
 		}
@@ -223,7 +232,8 @@ func TestNameOfAnotherFile(t *testing.T) {
 	write("b.yaml", goodManifest)
 	write("a.yaml", goodManifest)
 	src.read()
-	want := `a.yaml: metadata.name: "default/web-node-1": the file ` + filepath.Join(src.Dir, "b.yaml") + " has a pod of this name"
+	want := `a.yaml: metadata.name: "default/web-node-1": the file ` + filepath.Join(src.Dir, "b.yaml") +
+		" has a pod of this name"
 	if len(refused) != 1 || !strings.HasPrefix(refused[0], want) || from() != "b.yaml" {
 		t.Errorf("the pod is that of %s, refused %q", from(), refused)
 	}

@@ -118,7 +118,8 @@ func (w *walker) leave() {
 // step opens a neighbour of at by name, and goes there if it is the expected place.
 func (w *walker) step(name string, to *place) error {
 	*w.walked++
-	fd, err := unix.Openat(w.here(), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(w.here(), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC,
+		0)
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,8 @@ func TestDepthCostsNothing(t *testing.T) {
 	walked := 0
 	_, inodes, ok := w.size(t.Context(), dir, time.Unix(1, 0), &walked, false)
 	if !ok || inodes != want || uint64(walked) > 3*want {
-		t.Errorf("%d inodes, %v, in %d steps; want %d inodes, in three times as many steps at the most", inodes, ok, walked, want)
+		t.Errorf("%d inodes, %v, in %d steps; want %d inodes, in three times as many steps at the most", inodes, ok, walked,
+			want)
 	}
 }
 

@@ -86,8 +86,9 @@ func fileSystem(path string, at time.Time) *statsapi.FsStats {
 	}
 	size := uint64(s.Frsize)
 	return &statsapi.FsStats{
-		Time: metav1.NewTime(at), CapacityBytes: ptr(s.Blocks * size), AvailableBytes: ptr(s.Bavail * size), UsedBytes: ptr((s.Blocks - s.Bfree) * size),
-		Inodes: ptr(s.Files), InodesFree: ptr(s.Ffree), InodesUsed: ptr(s.Files - s.Ffree),
+		Time: metav1.NewTime(at), CapacityBytes: ptr(s.Blocks * size), AvailableBytes: ptr(s.Bavail * size),
+		UsedBytes: ptr((s.Blocks - s.Bfree) * size),
+		Inodes:    ptr(s.Files), InodesFree: ptr(s.Ffree), InodesUsed: ptr(s.Files - s.Ffree),
 	}
 }
 

@@ -22,7 +22,8 @@ func logSize(c Container) (bytes, inodes uint64, err error) {
 }
 
 var logBytes = prometheus.NewDesc("kubelet_container_log_filesystem_used_bytes",
-	"Bytes of a running container's logs on the disk, rotated ones included", []string{"uid", "namespace", "pod", "container"}, nil)
+	"Bytes of a running container's logs on the disk, rotated ones included", []string{"uid", "namespace", "pod",
+		"container"}, nil)
 
 // LogSizes is a prometheus.Collector of the sizes of the logs of pods' running containers, under the kubelet's name.
 type LogSizes func() []Pod

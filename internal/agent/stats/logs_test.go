@@ -31,14 +31,16 @@ func TestLogSizes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(families) != 1 || families[0].GetName() != "kubelet_container_log_filesystem_used_bytes" || len(families[0].Metric) != 1 {
+	if len(families) != 1 || families[0].GetName() != "kubelet_container_log_filesystem_used_bytes" ||
+		len(families[0].Metric) != 1 {
 		t.Fatalf("families: %v", families)
 	}
 	m, labels := families[0].Metric[0], map[string]string{}
 	for _, l := range m.Label {
 		labels[l.GetName()] = l.GetValue()
 	}
-	if labels["uid"] != "u" || labels["namespace"] != "ns" || labels["pod"] != "p" || labels["container"] != "c" || m.GetGauge().GetValue() != 12288 {
+	if labels["uid"] != "u" || labels["namespace"] != "ns" || labels["pod"] != "p" || labels["container"] != "c" ||
+		m.GetGauge().GetValue() != 12288 {
 		t.Errorf("%v", m)
 	}
 }

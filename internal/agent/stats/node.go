@@ -43,7 +43,8 @@ func (p *pass) node() (statsapi.NodeStats, error) {
 	out.CPU, out.Memory = p.cpu("/", u, at), memory(u, at, uint64(mem.total))
 	if mem.swapTotal > 0 {
 		out.Swap = &statsapi.SwapStats{
-			Time: metav1.NewTime(at), SwapAvailableBytes: ptr(uint64(mem.swapFree)), SwapUsageBytes: ptr(uint64(mem.swapTotal - mem.swapFree)),
+			Time: metav1.NewTime(at), SwapAvailableBytes: ptr(uint64(mem.swapFree)),
+			SwapUsageBytes: ptr(uint64(mem.swapTotal - mem.swapFree)),
 		}
 	}
 	if out.CPU != nil {
@@ -89,7 +90,8 @@ func (p *pass) rlimit(at time.Time) *statsapi.RlimitStats {
 	out := &statsapi.RlimitStats{Time: metav1.NewTime(at)}
 	for _, name := range []string{"pid_max", "threads-max"} {
 		text, err := os.ReadFile(filepath.Join(p.o.Proc, "sys/kernel", name))
-		if n, perr := strconv.ParseInt(trim(text), 10, 64); err == nil && perr == nil && (out.MaxPID == nil || n < *out.MaxPID) {
+		if n, perr := strconv.ParseInt(trim(text), 10, 64); err == nil && perr == nil && (out.MaxPID == nil ||
+			n < *out.MaxPID) {
 			out.MaxPID = &n
 		}
 	}
@@ -126,7 +128,8 @@ func (p *pass) systemContainers(boot metav1.Time) []statsapi.ContainerStats {
 		}
 		bytes, _ := limit.Get()
 		out = append(out, statsapi.ContainerStats{
-			Name: statsapi.SystemContainerPods, StartTime: boot, CPU: p.cpu(p.o.PodsGroup, u, at), Memory: memory(u, at, uint64(bytes)),
+			Name: statsapi.SystemContainerPods, StartTime: boot, CPU: p.cpu(p.o.PodsGroup, u, at), Memory: memory(u, at,
+				uint64(bytes)),
 		})
 	}
 	return out

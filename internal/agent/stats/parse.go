@@ -98,7 +98,8 @@ func parseProcessStat(text string) (processStat, error) {
 	}
 	var s processStat
 	var user, system int64
-	for n, to := range map[int]*int64{10: &s.faults, 12: &s.majorFaults, 14: &user, 15: &system, 22: &s.startTicks, 24: &s.residentPages} {
+	for n, to := range map[int]*int64{10: &s.faults, 12: &s.majorFaults, 14: &user, 15: &system, 22: &s.startTicks,
+		24: &s.residentPages} {
 		v, err := strconv.ParseInt(fields[n-3], 10, 64)
 		if err != nil {
 			return processStat{}, fmt.Errorf("field %d: %q: not a number", n, fields[n-3])

@@ -29,7 +29,8 @@ func TestVolumeByQuota(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("mkfs.ext4", "-q", "-O", "project,quota", "-E", "quotatype=prjquota", file).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mkfs.ext4", "-q", "-O", "project,quota", "-E", "quotatype=prjquota",
+		file).CombinedOutput(); err != nil {
 		t.Skipf("needs mkfs.ext4: %v: %s", err, out)
 	}
 	if out, err := exec.Command("mount", "-o", "loop,prjquota", file, dir).CombinedOutput(); err != nil {

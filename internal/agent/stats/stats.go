@@ -58,12 +58,14 @@ type Cgroups interface {
 
 // Runtime knows the sizes of writable layers; *cri.Client implements it.
 type Runtime interface {
-	ListContainerStats(context.Context, *runtimeapi.ListContainerStatsRequest, ...grpc.CallOption) (*runtimeapi.ListContainerStatsResponse, error)
+	ListContainerStats(context.Context, *runtimeapi.ListContainerStatsRequest,
+		...grpc.CallOption) (*runtimeapi.ListContainerStatsResponse, error)
 }
 
 // Images knows the file systems of images; *cri.Client's Images implements it.
 type Images interface {
-	ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (*runtimeapi.ImageFsInfoResponse, error)
+	ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest,
+		...grpc.CallOption) (*runtimeapi.ImageFsInfoResponse, error)
 }
 
 // Pod is a pod whose usage can be read: one with running containers, or with containers that will run again.
@@ -135,7 +137,8 @@ func New(o Options) *Reader {
 	if o.Measured == nil {
 		o.Measured = func(string, time.Duration) {}
 	}
-	r := &Reader{o: o, token: make(chan struct{}, 1), rates: rates{}, walks: walks{most: walkEntriesMax, known: map[string]*walk{}}}
+	r := &Reader{o: o, token: make(chan struct{}, 1), rates: rates{}, walks: walks{most: walkEntriesMax,
+		known: map[string]*walk{}}}
 	r.token <- struct{}{}
 	return r
 }
@@ -184,7 +187,8 @@ type pass struct {
 }
 
 func (p *pass) pod(pod Pod) statsapi.PodStats {
-	out := statsapi.PodStats{PodRef: pod.Ref, StartTime: metav1.NewTime(pod.Started), Containers: []statsapi.ContainerStats{}}
+	out := statsapi.PodStats{PodRef: pod.Ref, StartTime: metav1.NewTime(pod.Started),
+		Containers: []statsapi.ContainerStats{}}
 	if u, at, ok := p.group(pod.Group); ok {
 		out.CPU, out.Memory = p.cpu(pod.Group, u, at), memory(u, at, 0)
 		out.Swap = p.swap(pod.Group, at)
@@ -293,7 +297,8 @@ func (p *pass) swap(group string, at time.Time) *statsapi.SwapStats {
 }
 
 // stalls adds a cgroup's stall times to cpu and memory, and returns those for disks; nil if the kernel has none.
-func (p *pass) stalls(group string, at time.Time, cpu *statsapi.CPUStats, memory *statsapi.MemoryStats) *statsapi.IOStats {
+func (p *pass) stalls(group string, at time.Time, cpu *statsapi.CPUStats,
+	memory *statsapi.MemoryStats) *statsapi.IOStats {
 	if p.parts&Pressure == 0 {
 		return nil
 	}

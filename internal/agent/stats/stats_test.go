@@ -63,14 +63,17 @@ func used(cpu time.Duration, memory, working unit.Bytes) cgroup.Usage {
 
 type runtime struct{ err error }
 
-func (r runtime) ListContainerStats(context.Context, *runtimeapi.ListContainerStatsRequest, ...grpc.CallOption) (*runtimeapi.ListContainerStatsResponse, error) {
+func (r runtime) ListContainerStats(context.Context, *runtimeapi.ListContainerStatsRequest,
+	...grpc.CallOption) (*runtimeapi.ListContainerStatsResponse, error) {
 	return &runtimeapi.ListContainerStatsResponse{Stats: []*runtimeapi.ContainerStats{{
-		Attributes:    &runtimeapi.ContainerAttributes{Id: "c1"},
-		WritableLayer: &runtimeapi.FilesystemUsage{UsedBytes: &runtimeapi.UInt64Value{Value: 1000}, InodesUsed: &runtimeapi.UInt64Value{Value: 5}},
+		Attributes: &runtimeapi.ContainerAttributes{Id: "c1"},
+		WritableLayer: &runtimeapi.FilesystemUsage{UsedBytes: &runtimeapi.UInt64Value{Value: 1000},
+			InodesUsed: &runtimeapi.UInt64Value{Value: 5}},
 	}}}, r.err
 }
 
-func (r runtime) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (*runtimeapi.ImageFsInfoResponse, error) {
+func (r runtime) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest,
+	...grpc.CallOption) (*runtimeapi.ImageFsInfoResponse, error) {
 	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{
 		FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: "/"}, UsedBytes: &runtimeapi.UInt64Value{Value: 777},
 	}}}, r.err
@@ -81,7 +84,8 @@ func proc(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	stat := func(ticks int) string {
-		return fmt.Sprintf("1 (a) b) S 1 1 1 0 -1 4194560 11 0 22 0 %d 0 0 0 20 0 1 0 500 1000000 3 18446744073709551615", ticks)
+		return fmt.Sprintf("1 (a) b) S 1 1 1 0 -1 4194560 11 0 22 0 %d 0 0 0 20 0 1 0 500 1000000 3 18446744073709551615",
+			ticks)
 	}
 	for name, text := range map[string]string{
 		"meminfo":                            "MemTotal:  1000 kB\nMemFree: 400 kB\nInactive(file):  100 kB\nAnonPages: 50 kB\nSwapTotal: 10 kB\nSwapFree: 4 kB\n",
@@ -164,8 +168,10 @@ func TestSummary(t *testing.T) {
 	check("agent's cpu", value(s.Node.SystemContainers[0].CPU.UsageCoreNanoSeconds), "2500000000")
 	check("agent's memory", value(s.Node.SystemContainers[0].Memory.RSSBytes), fmt.Sprint(3*os.Getpagesize()))
 	one, two := s.Pods[0].Containers[0], s.Pods[0].Containers[1]
-	check("container", value(one.Memory.WorkingSetBytes)+" of limit left "+value(one.Memory.AvailableBytes), "60 of limit left 0")
-	check("container that ended", fmt.Sprint(two.Name, two.CPU, two.Memory), fmt.Sprint("two", (*statsapi.CPUStats)(nil), (*statsapi.MemoryStats)(nil)))
+	check("container", value(one.Memory.WorkingSetBytes)+" of limit left "+value(one.Memory.AvailableBytes),
+		"60 of limit left 0")
+	check("container that ended", fmt.Sprint(two.Name, two.CPU, two.Memory), fmt.Sprint("two", (*statsapi.CPUStats)(nil),
+		(*statsapi.MemoryStats)(nil)))
 	check("pod processes", value(s.Pods[0].ProcessStats.ProcessCount), "3")
 
 	now = now.Add(10 * time.Second)
@@ -177,7 +183,8 @@ func TestSummary(t *testing.T) {
 	}
 	check("rate", value(s.Pods[0].Containers[0].CPU.UsageNanoCores), "500000000")
 	check("rate of a counter that started again", value(s.Pods[0].CPU.UsageNanoCores), "-")
-	check("pod's default interface", s.Pods[0].Network.Name+" "+value(s.Pods[0].Network.RxBytes)+" "+value(s.Pods[0].Network.TxBytes), "eth0 5 7")
+	check("pod's default interface", s.Pods[0].Network.Name+" "+value(s.Pods[0].Network.RxBytes)+" "+
+		value(s.Pods[0].Network.TxBytes), "eth0 5 7")
 	check("node's only interface", s.Node.Network.Name+" "+value(s.Node.Network.TxErrors), "ens3 3")
 	check("images", value(s.Node.Runtime.ImageFs.UsedBytes), "777")
 	check("writable layer", value(s.Pods[0].Containers[0].Rootfs.UsedBytes), "1000")
@@ -201,7 +208,8 @@ func TestSummaryOfVolumes(t *testing.T) {
 	write := func(path string, size int) {
 		t.Helper()
 		path = filepath.Join(dir, path)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, make([]byte, size), 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, make([]byte, size),
+			0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -209,7 +217,8 @@ func TestSummaryOfVolumes(t *testing.T) {
 	write("pod/volumes/kubernetes.io~configmap/conf/key", 1)
 	write("logs/c/0.log", 4096)
 	write("logs/c/0.log.20260101-000000.gz", 4096)
-	if err := os.Link(filepath.Join(dir, "pod/volumes/kubernetes.io~empty-dir/scratch/sub/file"), filepath.Join(dir, "pod/volumes/kubernetes.io~empty-dir/scratch/again")); err != nil {
+	if err := os.Link(filepath.Join(dir, "pod/volumes/kubernetes.io~empty-dir/scratch/sub/file"),
+		filepath.Join(dir, "pod/volumes/kubernetes.io~empty-dir/scratch/again")); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink("/usr", filepath.Join(dir, "pod/volumes/kubernetes.io~empty-dir/scratch/away")); err != nil {
@@ -219,7 +228,8 @@ func TestSummaryOfVolumes(t *testing.T) {
 	write("pod/containers/c/0a1b2c3d", 12288)
 	write("pod/volume-subpaths/scratch/c/0", 1<<20) // a mount of what is counted as a volume
 	write("logs/ended/0.log", 20480)
-	pod := Pod{VolumeDir: filepath.Join(dir, "pod/volumes"), LogDir: filepath.Join(dir, "logs"), Containers: []Container{{ID: "c1", LogDir: filepath.Join(dir, "logs/c")}}}
+	pod := Pod{VolumeDir: filepath.Join(dir, "pod/volumes"), LogDir: filepath.Join(dir, "logs"),
+		Containers: []Container{{ID: "c1", LogDir: filepath.Join(dir, "logs/c")}}}
 	r := testReader(t, groups{"/": used(1, 1, 1)}, &now, pod)
 	measured := map[string]int{}
 	r.o.Measured = func(source string, _ time.Duration) { measured[source]++ }
@@ -235,7 +245,8 @@ func TestSummaryOfVolumes(t *testing.T) {
 		t.Fatalf("volumes: %+v", p.VolumeStats)
 	}
 	scratch := p.VolumeStats[1]
-	if *scratch.UsedBytes < 8192 || *scratch.UsedBytes > 8192+64<<10 || *scratch.InodesUsed != 4 { // two directories, file, symbolic link
+	// two directories, file, symbolic link
+	if *scratch.UsedBytes < 8192 || *scratch.UsedBytes > 8192+64<<10 || *scratch.InodesUsed != 4 {
 		t.Errorf("scratch: %d bytes, %d inodes", *scratch.UsedBytes, *scratch.InodesUsed)
 	}
 	if got, want := *p.Containers[0].Logs.UsedBytes, uint64(8192); got != want {
@@ -289,7 +300,8 @@ func TestSwapAndStalls(t *testing.T) {
 	if c.IO != nil {
 		t.Errorf("stalls that the kernel does not measure: %+v", c.IO.PSI)
 	}
-	if s, err = r.Summary(t.Context(), 0); err != nil || s.Pods[0].Swap != nil || s.Pods[0].CPU.PSI != nil || s.Pods[0].IO != nil {
+	if s, err = r.Summary(t.Context(), 0); err != nil || s.Pods[0].Swap != nil || s.Pods[0].CPU.PSI != nil ||
+		s.Pods[0].IO != nil {
 		t.Errorf("not asked for: %+v, %v", s.Pods[0], err)
 	}
 }
@@ -320,18 +332,21 @@ func TestSummaryOfThisMachine(t *testing.T) {
 	if err != nil {
 		t.Skipf("no cgroups here: %v", err)
 	}
-	r := New(Options{NodeName: "n", Pods: func() []Pod { return nil }, Cgroups: tree, PodsGroup: "/no-such-group", RootDir: "/"})
+	r := New(Options{NodeName: "n", Pods: func() []Pod { return nil }, Cgroups: tree, PodsGroup: "/no-such-group",
+		RootDir: "/"})
 	s, err := r.Summary(t.Context(), Everything)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Node.CPU == nil || *s.Node.CPU.UsageCoreNanoSeconds == 0 || *s.Node.Memory.WorkingSetBytes == 0 || *s.Node.Fs.CapacityBytes == 0 {
+	if s.Node.CPU == nil || *s.Node.CPU.UsageCoreNanoSeconds == 0 || *s.Node.Memory.WorkingSetBytes == 0 ||
+		*s.Node.Fs.CapacityBytes == 0 {
 		t.Errorf("node: %+v", s.Node)
 	}
 	if len(s.Node.SystemContainers) != 1 || *s.Node.SystemContainers[0].Memory.RSSBytes < 1<<20 {
 		t.Errorf("system containers: %+v", s.Node.SystemContainers)
 	}
-	t.Logf("node uses %d MiB, this test %d KiB", *s.Node.Memory.WorkingSetBytes>>20, *s.Node.SystemContainers[0].Memory.RSSBytes>>10)
+	t.Logf("node uses %d MiB, this test %d KiB", *s.Node.Memory.WorkingSetBytes>>20,
+		*s.Node.SystemContainers[0].Memory.RSSBytes>>10)
 }
 
 func FuzzParseProcessStat(f *testing.F) {

@@ -58,7 +58,8 @@ func (k *walk) life() time.Duration {
 // size returns the size of what is below dir by the last complete count, and continues counting if that is older than
 // its life. anew counts now, whatever its age. walked is the number of entries of this reading. Names in without are
 // left out if they are in dir itself.
-func (w walks) size(ctx context.Context, dir string, at time.Time, walked *int, anew bool, without ...string) (bytes, inodes uint64, ok bool) {
+func (w walks) size(ctx context.Context, dir string, at time.Time, walked *int, anew bool,
+	without ...string) (bytes, inodes uint64, ok bool) {
 	key := strings.Join(append([]string{dir}, without...), "\x00") // with other names left out it is another sum
 	k := w.known[key]
 	if k == nil {
@@ -95,7 +96,8 @@ func (w walks) size(ctx context.Context, dir string, at time.Time, walked *int, 
 }
 
 // resume counts until walked reaches until, and returns whether the count is complete.
-func (k *walk) resume(ctx context.Context, dir string, without []string, walked *int, until int) (done bool, err error) {
+func (k *walk) resume(ctx context.Context, dir string, without []string, walked *int,
+	until int) (done bool, err error) {
 	top, err := os.Open(dir)
 	if err != nil {
 		return false, err

@@ -47,12 +47,15 @@ func TestPatchMakesServerAgree(t *testing.T) {
 	for round := range 2000 {
 		pod := testPod()
 		server := statusOf(pod, pod.Status, randomStatus(random))
-		server.Conditions = append(server.Conditions, corev1.PodCondition{Type: "example.com/lb", Status: corev1.ConditionTrue, Reason: "theirs"})
+		server.Conditions = append(server.Conditions, corev1.PodCondition{Type: "example.com/lb",
+			Status: corev1.ConditionTrue, Reason: "theirs"})
 		server.NominatedNodeName = "other"
-		server.AllocatedResources, server.Resources = randomAmounts(random), &corev1.ResourceRequirements{Requests: randomAmounts(random), Limits: randomAmounts(random)}
+		server.AllocatedResources, server.Resources = randomAmounts(random),
+			&corev1.ResourceRequirements{Requests: randomAmounts(random), Limits: randomAmounts(random)}
 		pod.Status = server
 		ours := statusOf(pod, server, randomStatus(random))
-		ours.AllocatedResources, ours.Resources = randomAmounts(random), &corev1.ResourceRequirements{Requests: randomAmounts(random), Limits: randomAmounts(random)}
+		ours.AllocatedResources, ours.Resources = randomAmounts(random),
+			&corev1.ResourceRequirements{Requests: randomAmounts(random), Limits: randomAmounts(random)}
 		if random.IntN(3) == 0 {
 			pod.Status.Resources = nil
 		}
@@ -79,7 +82,9 @@ func TestPatchMakesServerAgree(t *testing.T) {
 		if !sameStatus(have.Status, ours) {
 			t.Fatalf("round %d: after the patch\n%s\nthe server has\n%s", round, body, after)
 		}
-		if have.UID != pod.UID || strings.Contains(string(body), "example.com") || podstatus.Condition(have.Status, "example.com/lb").Status != corev1.ConditionFalse || have.Status.NominatedNodeName != "other" {
+		if have.UID != pod.UID || strings.Contains(string(body), "example.com") ||
+			podstatus.Condition(have.Status, "example.com/lb").Status != corev1.ConditionFalse ||
+			have.Status.NominatedNodeName != "other" {
 			t.Fatalf("round %d: the patch took what others own: %s", round, after)
 		}
 	}
@@ -92,7 +97,8 @@ func randomAmounts(r *rand.Rand) corev1.ResourceList {
 func randomStatus(r *rand.Rand) podlife.Status {
 	pick := func(words ...string) string { return words[r.IntN(len(words))] }
 	since := unit.WallOf(time.Unix(int64(r.IntN(2000)), 0))
-	s := podlife.Status{Phase: []podlife.Phase{podlife.Pending, podlife.Active, podlife.Failed}[r.IntN(3)], Reason: pick("", "Evicted"), Message: pick("", "m")}
+	s := podlife.Status{Phase: []podlife.Phase{podlife.Pending, podlife.Active, podlife.Failed}[r.IntN(3)],
+		Reason: pick("", "Evicted"), Message: pick("", "m")}
 	for range r.IntN(3) {
 		s.IPs = append(s.IPs, pick("10.0.0.1", "10.0.0.2", "fd00::1"))
 	}
@@ -100,15 +106,18 @@ func randomStatus(r *rand.Rand) podlife.Status {
 		s.IPs = s.IPs[:1]
 	}
 	for _, name := range []string{"Ready", "ContainersReady", "Initialized", "PodScheduled"} {
-		s.Conditions = append(s.Conditions, podlife.Condition{Type: name, True: r.IntN(2) == 0, Reason: pick("", "a", "b"), Message: pick("", "x")})
+		s.Conditions = append(s.Conditions, podlife.Condition{Type: name, True: r.IntN(2) == 0, Reason: pick("", "a", "b"),
+			Message: pick("", "x")})
 	}
 	for _, name := range []string{podlife.ResizePending, podlife.ResizeInProgress} {
 		if r.IntN(2) == 0 {
-			s.Conditions = append(s.Conditions, podlife.Condition{Type: name, True: true, Reason: pick("", "a"), Generation: int64(1 + r.IntN(2))})
+			s.Conditions = append(s.Conditions, podlife.Condition{Type: name, True: true, Reason: pick("", "a"),
+				Generation: int64(1 + r.IntN(2))})
 		}
 	}
 	for _, name := range []string{"zeta", "alpha"} {
-		st := podlife.ContainerStatus{Name: name, Kind: podlife.Main, ID: pick("c1", "c2"), RestartCount: uint32(r.IntN(3)), Ready: r.IntN(2) == 0}
+		st := podlife.ContainerStatus{Name: name, Kind: podlife.Main, ID: pick("c1", "c2"), RestartCount: uint32(r.IntN(3)),
+			Ready: r.IntN(2) == 0}
 		switch r.IntN(3) {
 		case 0:
 			st.Running = &since
@@ -151,8 +160,10 @@ func TestSameStatus(t *testing.T) {
 func TestPatchSaysOnlyWhatDiffers(t *testing.T) {
 	pod := testPod()
 	same := corev1.PodCondition{Type: corev1.PodInitialized, Status: corev1.ConditionTrue}
-	known := corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{same, {Type: corev1.PodReady, Status: corev1.ConditionFalse}}}
-	ours := corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{same, {Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+	known := corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{same, {Type: corev1.PodReady,
+		Status: corev1.ConditionFalse}}}
+	ours := corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{same, {Type: corev1.PodReady,
+		Status: corev1.ConditionTrue}}}
 	body, err := patchBody(pod, known, ours)
 	if err != nil {
 		t.Fatal(err)
@@ -163,7 +174,8 @@ func TestPatchSaysOnlyWhatDiffers(t *testing.T) {
 	if err := json.Unmarshal(body, &sent); err != nil {
 		t.Fatal(err)
 	}
-	if text := string(sent.Status["conditions"]); strings.Contains(text, "Initialized") || !strings.Contains(text, "Ready") {
+	if text := string(sent.Status["conditions"]); strings.Contains(text, "Initialized") ||
+		!strings.Contains(text, "Ready") {
 		t.Errorf("conditions written: %s, want Ready alone", text)
 	}
 	for _, field := range []string{"resources", "allocatedResources"} {
@@ -176,13 +188,16 @@ func TestPatchSaysOnlyWhatDiffers(t *testing.T) {
 // The patch deletes the agent's conditions that are over, and only those.
 func TestPatchDeletesResizeConditions(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
-	known := corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodResizePending}, {Type: corev1.PodResizeInProgress}, {Type: "example.com/theirs"}}}
-	ours := corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue}}}
+	known := corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodResizePending},
+		{Type: corev1.PodResizeInProgress}, {Type: "example.com/theirs"}}}
+	ours := corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodResizeInProgress,
+		Status: corev1.ConditionTrue}}}
 	body, err := patchBody(pod, known, ours)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := strings.Count(string(body), "delete"); n != 1 || !strings.Contains(string(body), `{"$patch":"delete","type":"PodResizePending"}`) {
+	if n := strings.Count(string(body), "delete"); n != 1 ||
+		!strings.Contains(string(body), `{"$patch":"delete","type":"PodResizePending"}`) {
 		t.Errorf("%s", body)
 	}
 }

@@ -166,7 +166,8 @@ func onlyProgress(s *corev1.PodStatus) bool {
 	for _, list := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
 		for i := range list {
 			w := list[i].State.Waiting
-			if list[i].State.Terminated != nil || w != nil && w.Reason != podlife.ReasonContainerCreating && w.Reason != podlife.ReasonPodInitializing {
+			if list[i].State.Terminated != nil || w != nil && w.Reason != podlife.ReasonContainerCreating &&
+				w.Reason != podlife.ReasonPodInitializing {
 				return false
 			}
 		}

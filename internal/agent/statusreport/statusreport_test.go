@@ -53,7 +53,8 @@ func TestProgressIsOvertaken(t *testing.T) {
 		r := New(nil, "node-1")
 		o := &owner{}
 		p := o.handle()
-		o.status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{waitingFor("ContainerCreating")}}
+		o.status = corev1.PodStatus{Phase: corev1.PodPending,
+			ContainerStatuses: []corev1.ContainerStatus{waitingFor("ContainerCreating")}}
 		r.Enqueue(p)
 		if r.take() != nil {
 			t.Error("progress was in line at once")
@@ -67,7 +68,8 @@ func TestProgressIsOvertaken(t *testing.T) {
 		if r.take() != nil {
 			t.Error("overtaken progress came later all the same")
 		}
-		o.status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{waitingFor("ContainerCreating")}}
+		o.status = corev1.PodStatus{Phase: corev1.PodPending,
+			ContainerStatuses: []corev1.ContainerStatus{waitingFor("ContainerCreating")}}
 		r.Enqueue(p)
 		time.Sleep(2 * progressDelay)
 		if r.take() != p {
@@ -148,8 +150,9 @@ func (o *owner) handle() *Pod {
 func testPod() *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid-1", Generation: 3, ResourceVersion: "10"},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "zeta", Image: "z:1"}, {Name: "alpha", Image: "a:1"}}},
-		Status:     corev1.PodStatus{Phase: corev1.PodPending},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "zeta", Image: "z:1"},
+			{Name: "alpha", Image: "a:1"}}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
 	}
 }
 
@@ -183,12 +186,14 @@ func TestDeletionIsBelievedWhenSeen(t *testing.T) {
 						list.Items = append(list.Items, *pod)
 					}
 					code, answer = http.StatusOK, list
-					if q.URL.Path != "/api/v1/namespaces/ns/pods" || q.URL.Query().Get("fieldSelector") != "spec.nodeName=Node-1,metadata.name=web" {
+					if q.URL.Path != "/api/v1/namespaces/ns/pods" ||
+						q.URL.Query().Get("fieldSelector") != "spec.nodeName=Node-1,metadata.name=web" {
 						code = http.StatusForbidden // the Node authorizer's answer to every other request about such a pod
 					}
 				}
 				if code != http.StatusOK {
-					status := apierrors.NewGenericServerResponse(code, q.Method, corev1.Resource("pods"), pod.Name, "no", 0, false).Status()
+					status := apierrors.NewGenericServerResponse(code, q.Method, corev1.Resource("pods"), pod.Name, "no", 0,
+						false).Status()
 					status.APIVersion, status.Kind = "v1", "Status"
 					answer = status
 				}
@@ -240,7 +245,8 @@ func TestRefusedStatusDoesNotKeepThePod(t *testing.T) {
 					t.Error(err)
 				}
 				if len(sent.Status.ContainerStatuses) > 0 {
-					status := metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Code: int32(c.code), Message: c.why}
+					status := metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure",
+						Code: int32(c.code), Message: c.why}
 					status.Reason = reasons[c.code]
 					w.Header().Set("Content-Type", "application/json")
 					w.WriteHeader(c.code)

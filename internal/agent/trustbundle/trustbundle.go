@@ -70,7 +70,8 @@ func New(ctx context.Context, api API, changed func(types.UID)) *Cache {
 // Anchors returns the certificates that a source of a volume of a pod selects, as PEM. It waits for the first list of
 // bundles for a bounded time. If nothing is selected, the result is empty for an optional source, and an error
 // otherwise.
-func (c *Cache) Anchors(ctx context.Context, uid types.UID, source *corev1.ClusterTrustBundleProjection) ([]byte, error) {
+func (c *Cache) Anchors(ctx context.Context, uid types.UID,
+	source *corev1.ClusterTrustBundleProjection) ([]byte, error) {
 	store, watches := c.watch(uid)
 	ctx, cancel := context.WithTimeout(ctx, firstWait)
 	defer cancel()
@@ -122,7 +123,8 @@ func (c *Cache) notify() {
 }
 
 // anchors returns the certificates that a source selects among all bundles.
-func anchors(all []*certificatesv1beta1.ClusterTrustBundle, source *corev1.ClusterTrustBundleProjection) ([]byte, error) {
+func anchors(all []*certificatesv1beta1.ClusterTrustBundle,
+	source *corev1.ClusterTrustBundleProjection) ([]byte, error) {
 	var selected []string
 	optional := source.Optional != nil && *source.Optional
 	switch {
@@ -146,7 +148,8 @@ func anchors(all []*certificatesv1beta1.ClusterTrustBundle, source *corev1.Clust
 			}
 		}
 		if len(selected) == 0 && !optional {
-			return nil, fmt.Errorf("combination of signerName %q and labelSelector matched zero ClusterTrustBundles", *source.SignerName)
+			return nil, fmt.Errorf("combination of signerName %q and labelSelector matched zero ClusterTrustBundles",
+				*source.SignerName)
 		}
 	default:
 		return nil, errors.New("ClusterTrustBundle projection requires either name or signerName to be set")

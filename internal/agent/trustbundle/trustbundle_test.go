@@ -42,7 +42,8 @@ func TestAnchors(t *testing.T) {
 		strings.ReplaceAll(certificate("key"), "CERTIFICATE", "PRIVATE KEY") + "more"
 	all := []*certificatesv1beta1.ClusterTrustBundle{
 		bundle("plain", "", "", c, a, c), bundle("odd", "", "", odd),
-		bundle("s:live", "example.com/s", "live", b), bundle("s:test", "example.com/s", "test", a, b), bundle("t:live", "example.com/t", "live", c),
+		bundle("s:live", "example.com/s", "live", b), bundle("s:test", "example.com/s", "test", a, b), bundle("t:live",
+			"example.com/t", "live", c),
 	}
 	everything, live := &metav1.LabelSelector{}, &metav1.LabelSelector{MatchLabels: map[string]string{"env": "live"}}
 	bad := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "env", Operator: "Near"}}}
@@ -52,17 +53,25 @@ func TestAnchors(t *testing.T) {
 		want   string
 		err    string
 	}{
-		"each once, in order":     {corev1.ClusterTrustBundleProjection{Name: ptr("plain")}, a + c, ""},
-		"certificates only":       {corev1.ClusterTrustBundleProjection{Name: ptr("odd")}, b, ""},
-		"not there":               {corev1.ClusterTrustBundleProjection{Name: ptr("none")}, "", `clustertrustbundles.certificates.k8s.io "none" not found`},
+		"each once, in order": {corev1.ClusterTrustBundleProjection{Name: ptr("plain")}, a + c, ""},
+		"certificates only":   {corev1.ClusterTrustBundleProjection{Name: ptr("odd")}, b, ""},
+		"not there": {corev1.ClusterTrustBundleProjection{Name: ptr("none")}, "",
+			`clustertrustbundles.certificates.k8s.io "none" not found`},
 		"not there, and optional": {corev1.ClusterTrustBundleProjection{Name: ptr("none"), Optional: &yes}, "", ""},
-		"by signer and label":     {corev1.ClusterTrustBundleProjection{SignerName: ptr("example.com/s"), LabelSelector: live}, b, ""},
-		"of several bundles":      {corev1.ClusterTrustBundleProjection{SignerName: ptr("example.com/s"), LabelSelector: everything}, a + b, ""},
-		"no selector":             {corev1.ClusterTrustBundleProjection{SignerName: ptr("example.com/s")}, "", "matched zero ClusterTrustBundles"},
-		"no such signer":          {corev1.ClusterTrustBundleProjection{SignerName: ptr("example.com/u"), LabelSelector: everything}, "", "matched zero ClusterTrustBundles"},
-		"and optional":            {corev1.ClusterTrustBundleProjection{SignerName: ptr("example.com/u"), LabelSelector: everything, Optional: &yes}, "", ""},
-		"a bad selector":          {corev1.ClusterTrustBundleProjection{SignerName: ptr("example.com/s"), LabelSelector: bad, Optional: &yes}, "", "labelSelector"},
-		"neither":                 {corev1.ClusterTrustBundleProjection{Optional: &yes}, "", "requires either name or signerName"},
+		"by signer and label": {corev1.ClusterTrustBundleProjection{SignerName: ptr("example.com/s"),
+			LabelSelector: live}, b, ""},
+		"of several bundles": {corev1.ClusterTrustBundleProjection{SignerName: ptr("example.com/s"),
+			LabelSelector: everything}, a + b, ""},
+		"no selector": {corev1.ClusterTrustBundleProjection{SignerName: ptr("example.com/s")}, "",
+			"matched zero ClusterTrustBundles"},
+		"no such signer": {corev1.ClusterTrustBundleProjection{SignerName: ptr("example.com/u"),
+			LabelSelector: everything}, "", "matched zero ClusterTrustBundles"},
+		"and optional": {corev1.ClusterTrustBundleProjection{SignerName: ptr("example.com/u"),
+			LabelSelector: everything, Optional: &yes}, "", ""},
+		"a bad selector": {corev1.ClusterTrustBundleProjection{SignerName: ptr("example.com/s"), LabelSelector: bad,
+			Optional: &yes}, "", "labelSelector"},
+		"neither": {corev1.ClusterTrustBundleProjection{Optional: &yes}, "",
+			"requires either name or signerName"},
 	} {
 		got, err := anchors(all, &p.source)
 		if string(got) != p.want || (err == nil) != (p.err == "") || err != nil && !strings.Contains(err.Error(), p.err) {
@@ -125,7 +134,8 @@ func TestWatch(t *testing.T) {
 		}
 		name := "b"
 		source := &corev1.ClusterTrustBundleProjection{Name: &name}
-		if _, err := c.Anchors(ctx, "u1", source); err == nil || !strings.Contains(err.Error(), "certificates.k8s.io/v1beta1") {
+		if _, err := c.Anchors(ctx, "u1", source); err == nil ||
+			!strings.Contains(err.Error(), "certificates.k8s.io/v1beta1") {
 			t.Errorf("no answer: %v", err)
 		}
 		a.mu.Lock()

@@ -33,12 +33,14 @@ func (b *bundles) Untrack(uid types.UID) { b.untracked = append(b.untracked, uid
 func TestClusterTrustBundle(t *testing.T) {
 	r := newRig(t)
 	name, group := "roots", int64(4242)
-	pod := podWith("u1", volumeOf("v", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-		{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Name: &name, Path: "ca/roots.pem"}},
-	}}}))
+	pod := podWith("u1", volumeOf("v",
+		corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+			{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Name: &name, Path: "ca/roots.pem"}},
+		}}}))
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
 	var unsupported *UnsupportedError
-	if err := r.SetUp(t.Context(), pod); !errors.As(err, &unsupported) || !strings.Contains(err.Error(), "feature gate ClusterTrustBundleProjection") {
+	if err := r.SetUp(t.Context(), pod); !errors.As(err, &unsupported) ||
+		!strings.Contains(err.Error(), "feature gate ClusterTrustBundleProjection") {
 		t.Errorf("without the gate: %v", err)
 	}
 	cluster := &bundles{texts: map[string]string{}}

@@ -60,7 +60,8 @@ func (k *Manager) fits(s *podState, v *corev1.Volume, content payload) error {
 		if err != nil {
 			return err
 		}
-		fs := volumelimit.FS{Total: volumelimit.Use{Bytes: u.Capacity, Inodes: u.Inodes}, Free: volumelimit.Use{Bytes: u.Available, Inodes: u.InodesFree}}
+		fs := volumelimit.FS{Total: volumelimit.Use{Bytes: u.Capacity, Inodes: u.Inodes},
+			Free: volumelimit.Use{Bytes: u.Available, Inodes: u.InodesFree}}
 		if u.Inodes == 0 { // mounted by another program with nr_inodes=0: unlimited
 			fs.Total.Inodes, fs.Free.Inodes = math.MaxInt32, math.MaxInt32
 		}

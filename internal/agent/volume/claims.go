@@ -232,7 +232,8 @@ func checkLocal(path string) error {
 	case err != nil:
 		return fmt.Errorf("path %q does not exist: %w", path, errors.Unwrap(err))
 	case !st.IsDir():
-		return &UnsupportedError{"persistentVolumeClaim", fmt.Sprintf("local path %s is not a directory; devices are not formatted or mounted", path)}
+		return &UnsupportedError{"persistentVolumeClaim",
+			fmt.Sprintf("local path %s is not a directory; devices are not formatted or mounted", path)}
 	}
 	return nil
 }

@@ -19,14 +19,17 @@ import (
 )
 
 // bind adds a claim that is bound to a volume.
-func (r *rig) bind(claim string, source corev1.PersistentVolumeSource) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
+func (r *rig) bind(claim string, source corev1.PersistentVolumeSource) (*corev1.PersistentVolumeClaim,
+	*corev1.PersistentVolume) {
 	c := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: claim, UID: types.UID("uid-" + claim)},
-		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "pv-" + claim}, Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
+		Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv-" +
+			claim}, Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
 	}
 	v := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "pv-" + claim},
-		Spec:       corev1.PersistentVolumeSpec{PersistentVolumeSource: source, ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: claim, UID: c.UID}},
+		Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: source,
+			ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: claim, UID: c.UID}},
 	}
 	r.put("claim/"+claim, c)
 	r.put("volume/"+v.Name, v)
@@ -34,7 +37,8 @@ func (r *rig) bind(claim string, source corev1.PersistentVolumeSource) (*corev1.
 }
 
 func claimVolume(name, claim string) corev1.Volume {
-	return volumeOf(name, corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}})
+	return volumeOf(name,
+		corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}})
 }
 
 // series are what a registry has, by name and labels' values.
@@ -81,7 +85,8 @@ func TestClaims(t *testing.T) {
 	r.bind("host", corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: host}})
 	_, v := r.bind("local", corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: local}})
 	v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kubernetes.io/hostname", Operator: "In", Values: []string{"here"}}},
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kubernetes.io/hostname", Operator: "In",
+			Values: []string{"here"}}},
 	}}}}
 	pod := podWith("u1", claimVolume("h", "host"), claimVolume("l", "local"))
 	pod.Namespace = "default"
@@ -95,13 +100,16 @@ func TestClaims(t *testing.T) {
 	}
 	r.mustSetUp(pod)
 	r.mustSetUp(pod) // nothing is set up again
-	if want := map[string]int{"kubernetes.io/host-path volume_mount <nil>": 1, "kubernetes.io/local-volume volume_mount <nil>": 1}; !maps.Equal(took, want) {
+	if want := map[string]int{"kubernetes.io/host-path volume_mount <nil>": 1,
+		"kubernetes.io/local-volume volume_mount <nil>": 1}; !maps.Equal(took, want) {
 		t.Errorf("measured %v, want %v", took, want)
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(r.Manager)
-	if series := series(t, registry); series["volume_manager_total_volumes kubernetes.io/local-volume actual_state_of_world"] != 1 ||
-		series["kubelet_volume_stats_capacity_bytes default local"] < 1 || series["kubelet_volume_stats_inodes default host"] < 1 {
+	if series := series(t,
+		registry); series["volume_manager_total_volumes kubernetes.io/local-volume actual_state_of_world"] != 1 ||
+		series["kubelet_volume_stats_capacity_bytes default local"] < 1 ||
+		series["kubelet_volume_stats_inodes default host"] < 1 {
 		t.Errorf("series: %v", series)
 	}
 	mounts, err := r.Mounts(pod, &pod.Spec.Containers[0], ContainerFacts{})
@@ -148,15 +156,19 @@ func TestClaimsRefused(t *testing.T) {
 	v.Spec.VolumeMode = &block
 	_, v = r.bind("away", local)
 	v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kubernetes.io/hostname", Operator: "In", Values: []string{"there"}}},
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kubernetes.io/hostname", Operator: "In",
+			Values: []string{"there"}}},
 	}}}}
 	r.bind("gone", corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: filepath.Join(dir, "none")}})
 	r.bind("up", corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: dir + "/../x"}})
 	r.bind("u1-own", local)
 	for name, want := range map[string]string{
-		"missing": "failed to fetch PVC from API server", "csi": "persistent volume pv-csi is of kind csi (driver d.example.com)", "nfs": "pv-nfs is of kind nfs",
-		"unbound": "PVC is not bound", "others": "PV pv-others is not bound to PVC default/others", "device": "has volumeMode Block, but is",
-		"away": "cannot be reached from this node", "gone": "does not exist", "up": "must not contain '..'", "own": "was not created for pod default/u1",
+		"missing": "failed to fetch PVC from API server",
+		"csi":     "persistent volume pv-csi is of kind csi (driver d.example.com)", "nfs": "pv-nfs is of kind nfs",
+		"unbound": "PVC is not bound", "others": "PV pv-others is not bound to PVC default/others",
+		"device": "has volumeMode Block, but is",
+		"away":   "cannot be reached from this node", "gone": "does not exist", "up": "must not contain '..'",
+		"own": "was not created for pod default/u1",
 	} {
 		pod := podWith("u1", claimVolume("v", name))
 		pod.Namespace, pod.Name = "default", "u1"

@@ -27,9 +27,10 @@ func everyKind(uid string) *corev1.Pod {
 		volumeOf("cm", corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local}}),
 		volumeOf("secret", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}),
 		plainVolume(),
-		volumeOf("labels", corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
-			{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.labels"}},
-		}}}))
+		volumeOf("labels",
+			corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
+				{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.labels"}},
+			}}}))
 	group := int64(4242)
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
 	c := &pod.Spec.Containers[0]
@@ -230,7 +231,8 @@ func TestHandOverAfterACrash(t *testing.T) {
 func TestReadersSeeNoMixture(t *testing.T) {
 	r := newRig(t)
 	r.putEveryKind(0)
-	pod := podWith("u1", volumeOf("v", corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}))
+	pod := podWith("u1", volumeOf("v",
+		corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}))
 	r.mustSetUp(pod)
 	dir, _ := r.VolumePath(pod, "v")
 	done := make(chan struct{})
@@ -288,8 +290,10 @@ func BenchmarkPlainPods(b *testing.B) {
 	defer cancel()
 	r := &rig{root: b.TempDir(), objects: map[string]any{}, tracked: map[types.UID]bool{}, life: time.Hour}
 	defer func() { _ = UnmountAll(r.root) }()
-	r.put("configmap/kube-root-ca.crt", configMap("kube-root-ca.crt", map[string]string{"ca.crt": strings.Repeat("x", 1100)}))
-	k, err := New(ctx, Options{RootDir: r.root, Objects: r, Tokens: r.giveToken, Allocatable: func() corev1.ResourceList { return nil }})
+	r.put("configmap/kube-root-ca.crt", configMap("kube-root-ca.crt", map[string]string{"ca.crt": strings.Repeat("x",
+		1100)}))
+	k, err := New(ctx, Options{RootDir: r.root, Objects: r, Tokens: r.giveToken,
+		Allocatable: func() corev1.ResourceList { return nil }})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -120,7 +120,8 @@ func TestComesUpOnAFullDisk(t *testing.T) {
 	}
 	r := newRigIn(t, root)
 	r.put("secret/s", secret("s", map[string]string{"a": "1"}))
-	pod := podWith("u1", volumeOf("e", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}), volumeOf("s", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}))
+	pod := podWith("u1", volumeOf("e", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}),
+		volumeOf("s", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}))
 	for free := range 14 { // each file and directory on the way is once the one without space
 		err := r.SetUp(context.Background(), pod)
 		if err == nil {
@@ -238,18 +239,22 @@ func TestOnePodCannotTakeTheMemoryForSecrets(t *testing.T) {
 	for uid, name := range map[string]string{"inodes": "many", "bytes": "large"} {
 		var volumes []corev1.Volume
 		for i := range 10 {
-			volumes = append(volumes, volumeOf(fmt.Sprint("v", i), corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}}))
+			volumes = append(volumes, volumeOf(fmt.Sprint("v", i),
+				corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}}))
 		}
 		var failures Failures
-		if err := r.SetUp(context.Background(), podWith(uid, volumes...)); !errors.As(err, &failures) || !isTooLarge(failures[0]) {
+		if err := r.SetUp(context.Background(), podWith(uid, volumes...)); !errors.As(err, &failures) ||
+			!isTooLarge(failures[0]) {
 			t.Fatalf("%s: %v", uid, err)
 		}
-		if text := failures[0].Error(); !strings.HasPrefix(text, "MountVolume.SetUp failed for volume ") || !strings.Contains(text, "the limit for one pod is") {
+		if text := failures[0].Error(); !strings.HasPrefix(text, "MountVolume.SetUp failed for volume ") ||
+			!strings.Contains(text, "the limit for one pod is") {
 			t.Errorf("%s: %s", uid, text)
 		}
 	}
 	for i := range 8 {
-		r.mustSetUp(podWith(fmt.Sprint("n", i), volumeOf("v", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "own"}})))
+		r.mustSetUp(podWith(fmt.Sprint("n", i), volumeOf("v",
+			corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "own"}})))
 	}
 }
 
@@ -263,10 +268,12 @@ func TestPathsWithoutEnd(t *testing.T) {
 	for i := range 10_000 {
 		items = append(items, corev1.KeyToPath{Key: "k", Path: fmt.Sprint("p", i)})
 	}
-	pod := podWith("u1", volumeOf("disk", corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}, Items: items}}),
+	pod := podWith("u1", volumeOf("disk",
+		corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}, Items: items}}),
 		volumeOf("memory", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s", Items: items}}))
 	var failures Failures
-	if err := r.SetUp(context.Background(), pod); !errors.As(err, &failures) || len(failures) != 2 || !failures.all(isTooLarge) {
+	if err := r.SetUp(context.Background(), pod); !errors.As(err, &failures) || len(failures) != 2 ||
+		!failures.all(isTooLarge) {
 		t.Errorf("%v", err)
 	}
 	s := r.lockPod("u1")
@@ -288,17 +295,20 @@ func TestTextsAreHeldOnce(t *testing.T) {
 	var fields []corev1.DownwardAPIVolumeFile
 	var sources []corev1.VolumeProjection
 	for i := range 300 {
-		item := corev1.DownwardAPIVolumeFile{Path: fmt.Sprint("p", i), FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations"}}
+		item := corev1.DownwardAPIVolumeFile{Path: fmt.Sprint("p", i),
+			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations"}}
 		fields = append(fields, item)
 		source := corev1.VolumeProjection{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{item}}}
 		if i%2 == 0 {
 			source = corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{
-				LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}, Items: []corev1.KeyToPath{{Key: "k", Path: fmt.Sprint("p", i)}},
+				LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}, Items: []corev1.KeyToPath{{Key: "k",
+					Path: fmt.Sprint("p", i)}},
 			}}
 		}
 		sources = append(sources, source)
 	}
-	pod := podWith("u1", volumeOf("fields", corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: fields}}),
+	pod := podWith("u1", volumeOf("fields",
+		corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: fields}}),
 		volumeOf("sources", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}))
 	pod.Annotations = map[string]string{"a": text}
 	s := r.lockPod("u1")
@@ -328,7 +338,8 @@ func TestTokensAndClocks(t *testing.T) {
 	real := r.clock
 	r.clock = func() moment { m := real(); return moment{m.wall.Add(passed + set), m.since + passed} }
 	year := 365 * 24 * time.Hour
-	pod := podWith("u1", volumeOf("v", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t"}}}}}))
+	pod := podWith("u1", volumeOf("v",
+		corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t"}}}}}))
 	r.mustSetUp(pod)
 	for i, step := range []struct {
 		name        string
@@ -371,11 +382,13 @@ func TestObjectsOfDyingNamespaces(t *testing.T) {
 	r.put("configmap/cm", configMap("cm", map[string]string{"a": "1"}))
 	source := corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}
 	pod := podWith("u1", volumeOf("v", source))
-	token := podWith("u2", volumeOf("v", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t"}}}}}))
+	token := podWith("u2", volumeOf("v",
+		corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t"}}}}}))
 	r.mustSetUp(pod)
 	r.mustSetUp(token)
 	r.drop("configmap/cm")
-	terminating := apierrors.NewForbidden(corev1.Resource("serviceaccounts/token"), "sa", errors.New("it is being terminated"))
+	terminating := apierrors.NewForbidden(corev1.Resource("serviceaccounts/token"), "sa",
+		errors.New("it is being terminated"))
 	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
 	r.tokenErr = terminating
 	warnings := func() int { return strings.Count(log.String(), "not refreshed") }

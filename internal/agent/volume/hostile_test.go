@@ -62,7 +62,9 @@ func (o outside) check(t *testing.T, what string) {
 }
 
 // hostileWords are the parts of names and paths in TestHostileNames.
-var hostileWords = []string{"..", ".", "/", "a", "..data", "..data_tmp", "..rm-1", ".new-v", "../../../outside/etc", "/outside", "link", "\x00", "", "etc/passwd", "memory", "pods", "v", "u1", "$(X)", "\n", " ", `\040`, strings.Repeat("x", 300)}
+var hostileWords = []string{"..", ".", "/", "a", "..data", "..data_tmp", "..rm-1", ".new-v", "../../../outside/etc",
+	"/outside", "link", "\x00", "", "etc/passwd", "memory", "pods", "v", "u1", "$(X)", "\n", " ", `\040`,
+	strings.Repeat("x", 300)}
 
 // TestHostileNames gives pods random names and paths, made of parts that are typical of escapes. Whatever is refused or
 // set up, nothing outside the root directory changes, nothing of other pods does, and TearDown leaves nothing.
@@ -82,7 +84,8 @@ func TestHostileNames(t *testing.T) {
 	out := newOutside(t, filepath.Join(filepath.Dir(r.root), "outside"))
 	r.putEveryKind(1)
 	r.put("configmap/cm", configMap("cm", map[string]string{"k": "v"}))
-	neighbour := podWith("neighbour", volumeOf("v", corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}))
+	neighbour := podWith("neighbour", volumeOf("v",
+		corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}))
 	r.mustSetUp(neighbour)
 	made := 0
 	for range 600 {
@@ -94,10 +97,12 @@ func TestHostileNames(t *testing.T) {
 		}
 		name := one("v")
 		pod := podWith(one("u1"), volumeOf(name, corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-			LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}, Items: []corev1.KeyToPath{{Key: "k", Path: one("p")}}}}),
+			LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}, Items: []corev1.KeyToPath{{Key: "k",
+				Path: one("p")}}}}),
 			volumeOf(one("e"), corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}))
 		if rnd.IntN(3) == 0 {
-			pod.Spec.Volumes[0] = volumeOf(name, corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: one("t")}}}}})
+			pod.Spec.Volumes[0] = volumeOf(name,
+				corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: one("t")}}}}})
 		}
 		for _, v := range everyKind("").Spec.Volumes { // of the same name in each directory of kinds
 			if rnd.IntN(4) == 0 {
@@ -150,7 +155,8 @@ func TestSubPath(t *testing.T) {
 	group := int64(4242)
 	r.put("configmap/cm", configMap("cm", map[string]string{"k": "v1"}))
 	pod := podWith("u1", volumeOf("e", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}),
-		volumeOf("cm", corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}))
+		volumeOf("cm",
+			corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}))
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
 	r.mustSetUp(pod)
 	empty, _ := r.VolumePath(pod, "e")
@@ -162,18 +168,25 @@ func TestSubPath(t *testing.T) {
 	must(t, os.Symlink("loop", filepath.Join(empty, "loop")))
 	must(t, unix.Mkfifo(filepath.Join(empty, "fifo"), 0o600))
 	for _, c := range []struct{ volume, sub, expr, want, wantErr string }{
-		{volume: "e", sub: "dir", want: "dir"}, {volume: "e", sub: "dir/f", want: "f"}, {volume: "e", sub: "inward/sub", want: "dir"},
+		{volume: "e", sub: "dir", want: "dir"}, {volume: "e", sub: "dir/f", want: "f"}, {volume: "e", sub: "inward/sub",
+			want: "dir"},
 		{volume: "e", sub: "./dir//sub/", want: "dir"}, {volume: "e", sub: "fifo", want: "fifo"},
 		{volume: "e", sub: "new/deep/er", want: "dir"}, {volume: "e", sub: "inward/made", want: "dir"},
 		{volume: "e", expr: "pods/$(NAME)", want: "dir"}, {volume: "e", expr: "$(NONE)", wantErr: "missing value for NONE"},
 		{volume: "cm", sub: "k", want: "v1"},
-		{volume: "e", sub: "absolute", wantErr: "leads out of its volume"}, {volume: "e", sub: "absolute/etc/passwd", wantErr: "leads out of its volume"},
-		{volume: "e", sub: "upward", wantErr: "leads out of its volume"}, {volume: "e", sub: "absolute/new", wantErr: "leads out of its volume"},
-		{volume: "e", sub: "loop", wantErr: "leads out of its volume"}, {volume: "e", sub: "dir/f/x", wantErr: "not a directory"},
-		{volume: "e", sub: "../e", wantErr: "must not contain '..'"}, {volume: "e", sub: "/etc", wantErr: "must not be an absolute path"},
+		{volume: "e", sub: "absolute", wantErr: "leads out of its volume"}, {volume: "e", sub: "absolute/etc/passwd",
+			wantErr: "leads out of its volume"},
+		{volume: "e", sub: "upward", wantErr: "leads out of its volume"}, {volume: "e", sub: "absolute/new",
+			wantErr: "leads out of its volume"},
+		{volume: "e", sub: "loop", wantErr: "leads out of its volume"}, {volume: "e", sub: "dir/f/x",
+			wantErr: "not a directory"},
+		{volume: "e", sub: "../e", wantErr: "must not contain '..'"}, {volume: "e", sub: "/etc",
+			wantErr: "must not be an absolute path"},
 	} {
-		container := corev1.Container{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: c.volume, MountPath: "/m", SubPath: c.sub, SubPathExpr: c.expr}}}
-		mounts, err := r.Mounts(pod, &container, ContainerFacts{Env: []*runtimeapi.KeyValue{{Key: "NAME", Value: []byte("n")}}})
+		container := corev1.Container{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: c.volume, MountPath: "/m",
+			SubPath: c.sub, SubPathExpr: c.expr}}}
+		mounts, err := r.Mounts(pod, &container,
+			ContainerFacts{Env: []*runtimeapi.KeyValue{{Key: "NAME", Value: []byte("n")}}})
 		if c.wantErr != "" {
 			if err == nil || !strings.Contains(err.Error(), c.wantErr) {
 				t.Errorf("%+v: %v", c, err)
@@ -209,7 +222,8 @@ func TestSubPath(t *testing.T) {
 	// A changed ConfigMap is another file: the next container gets it, mounted over the old one.
 	r.put("configmap/cm", configMap("cm", map[string]string{"k": "v2"}))
 	r.refresh("u1")
-	container := corev1.Container{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "cm", MountPath: "/m", SubPath: "k"}}}
+	container := corev1.Container{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "cm", MountPath: "/m",
+		SubPath: "k"}}}
 	for range 3 {
 		if _, err := r.Mounts(pod, &container, ContainerFacts{}); err != nil {
 			t.Fatal(err)
@@ -246,14 +260,16 @@ func TestSubPathRace(t *testing.T) {
 			case <-stop:
 				return
 			default: // exchanges the two names
-				_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(empty, "real"), unix.AT_FDCWD, filepath.Join(empty, "evil"), unix.RENAME_EXCHANGE)
+				_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(empty, "real"), unix.AT_FDCWD, filepath.Join(empty, "evil"),
+					unix.RENAME_EXCHANGE)
 			}
 		}
 	})
 	bound := 0
 	// On a busy machine the other goroutine may stand still for all tries, with the link where the directory was.
 	for begun, n := time.Now(), 0; n < 2000 || bound == 0 && time.Since(begun) < 30*time.Second; n++ {
-		container := corev1.Container{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "e", MountPath: "/m", SubPath: "real/etc"}}}
+		container := corev1.Container{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "e", MountPath: "/m",
+			SubPath: "real/etc"}}}
 		mounts, err := r.Mounts(pod, &container, ContainerFacts{})
 		if err != nil {
 			continue
@@ -278,7 +294,8 @@ func TestSubPathRace(t *testing.T) {
 func TestTearDownCrossesNoMount(t *testing.T) {
 	r := newRig(t)
 	out := newOutside(t, filepath.Join(filepath.Dir(r.root), "outside"))
-	pod := podWith("u1", volumeOf("e", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}), volumeOf("m", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Memory"}}))
+	pod := podWith("u1", volumeOf("e", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}),
+		volumeOf("m", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Memory"}}))
 	r.mustSetUp(pod)
 	for _, name := range []string{"e", "m"} {
 		dir, _ := r.VolumePath(pod, name)
@@ -290,7 +307,8 @@ func TestTearDownCrossesNoMount(t *testing.T) {
 	}
 	// removeTree alone refuses: the second line of defence.
 	dir, _ := r.VolumePath(pod, "e")
-	if err := removeTree(dir); err == nil || !strings.Contains(err.Error(), "busy") && !strings.Contains(err.Error(), "mounted") {
+	if err := removeTree(dir); err == nil || !strings.Contains(err.Error(), "busy") && !strings.Contains(err.Error(),
+		"mounted") {
 		t.Errorf("removed through a mount: %v", err)
 	}
 	out.check(t, "removeTree")

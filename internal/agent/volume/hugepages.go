@@ -14,7 +14,8 @@ import (
 
 // isHugePages reports whether a medium is huge pages, of one size or of the size that the pod requests.
 func isHugePages(medium corev1.StorageMedium) bool {
-	return medium == corev1.StorageMediumHugePages || strings.HasPrefix(string(medium), string(corev1.StorageMediumHugePagesPrefix))
+	return medium == corev1.StorageMediumHugePages ||
+		strings.HasPrefix(string(medium), string(corev1.StorageMediumHugePagesPrefix))
 }
 
 // setUpHugePages mounts a hugetlbfs. Its page size, mode and owner are mount options, so it is ready as soon as it is

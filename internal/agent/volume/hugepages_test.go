@@ -29,7 +29,8 @@ func TestHugePageSize(t *testing.T) {
 	}{
 		{"HugePages", []string{"2Mi"}, 2 << 20, ""},
 		{"HugePages", nil, 0, nothing},
-		{"HugePages", []string{"2Mi", "1Gi"}, 0, "medium: HugePages can't be used if container requests multiple huge page sizes"},
+		{"HugePages", []string{"2Mi", "1Gi"}, 0,
+			"medium: HugePages can't be used if container requests multiple huge page sizes"},
 		{"HugePages-1Gi", []string{"2Mi", "1Gi"}, 1 << 30, ""},
 		{"HugePages-2048Ki", []string{"2Mi"}, 2 << 20, ""},
 		{"HugePages-1Gi", []string{"2Mi"}, 0, nothing},
@@ -62,12 +63,14 @@ func TestHugePageSize(t *testing.T) {
 func TestHugePages(t *testing.T) {
 	r := newRig(t)
 	group, size := int64(4242), resource.MustParse("3Mi")
-	pod := podWith("u1", volumeOf("huge", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "HugePages-2Mi", SizeLimit: &size}}))
+	pod := podWith("u1", volumeOf("huge",
+		corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "HugePages-2Mi", SizeLimit: &size}}))
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
 	pod.Spec.Containers[0].Resources = hugeRequests("2Mi")
 	known, err := os.ReadFile("/proc/filesystems")
 	must(t, err)
-	if _, err := os.Stat("/sys/kernel/mm/hugepages/hugepages-2048kB"); err != nil || !strings.Contains(string(known), "\thugetlbfs\n") {
+	if _, err := os.Stat("/sys/kernel/mm/hugepages/hugepages-2048kB"); err != nil ||
+		!strings.Contains(string(known), "\thugetlbfs\n") {
 		if err := r.SetUp(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "mount huge pages: ") {
 			t.Errorf("without huge pages: %v", err)
 		}

@@ -37,7 +37,10 @@ type kind struct {
 func kindNamed(name string) (k kind, mounted bool) {
 	switch name {
 	case "hostPath":
-		return kind{prepare: func(_ *Manager, _ *corev1.Pod, v *corev1.Volume) error { return checkHostPath(v.HostPath) }}, true
+		return kind{prepare: func(_ *Manager, _ *corev1.Pod,
+			v *corev1.Volume) error {
+			return checkHostPath(v.HostPath)
+		}}, true
 	case "image": // the runtime mounts it; see ContainerFacts.Images
 		return kind{prepare: func(*Manager, *corev1.Pod, *corev1.Volume) error { return nil }}, true
 	case "csi": // agent/csivolume mounts it; SetUp keeps where (podState.claims)

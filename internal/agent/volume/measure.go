@@ -51,13 +51,19 @@ var (
 		"Volumes of the node's pods, by plugin; state is desired_state_of_world or actual_state_of_world (set up)",
 		[]string{"plugin_name", "state"}, nil)
 
-	ofClaim           = []string{"namespace", "persistentvolumeclaim"}
-	claimCapacity     = prometheus.NewDesc("kubelet_volume_stats_capacity_bytes", "Size of the volume's file system in bytes", ofClaim, nil)
-	claimAvailable    = prometheus.NewDesc("kubelet_volume_stats_available_bytes", "Available bytes of the volume's file system", ofClaim, nil)
-	claimUsed         = prometheus.NewDesc("kubelet_volume_stats_used_bytes", "Bytes in use of the volume's file system", ofClaim, nil)
-	claimInodes       = prometheus.NewDesc("kubelet_volume_stats_inodes", "Inodes of the volume's file system", ofClaim, nil)
-	claimInodesFree   = prometheus.NewDesc("kubelet_volume_stats_inodes_free", "Free inodes of the volume's file system", ofClaim, nil)
-	claimInodesUsed   = prometheus.NewDesc("kubelet_volume_stats_inodes_used", "Inodes in use of the volume's file system", ofClaim, nil)
+	ofClaim       = []string{"namespace", "persistentvolumeclaim"}
+	claimCapacity = prometheus.NewDesc("kubelet_volume_stats_capacity_bytes",
+		"Size of the volume's file system in bytes", ofClaim, nil)
+	claimAvailable = prometheus.NewDesc("kubelet_volume_stats_available_bytes",
+		"Available bytes of the volume's file system", ofClaim, nil)
+	claimUsed = prometheus.NewDesc("kubelet_volume_stats_used_bytes", "Bytes in use of the volume's file system",
+		ofClaim, nil)
+	claimInodes = prometheus.NewDesc("kubelet_volume_stats_inodes", "Inodes of the volume's file system", ofClaim,
+		nil)
+	claimInodesFree = prometheus.NewDesc("kubelet_volume_stats_inodes_free", "Free inodes of the volume's file system",
+		ofClaim, nil)
+	claimInodesUsed = prometheus.NewDesc("kubelet_volume_stats_inodes_used", "Inodes in use of the volume's file system",
+		ofClaim, nil)
 	volumeDescriptors = []*prometheus.Desc{
 		totalVolumes, claimCapacity, claimAvailable, claimUsed, claimInodes, claimInodesFree, claimInodesUsed,
 	}

@@ -76,7 +76,8 @@ func (k *Manager) Mounts(pod *corev1.Pod, c *corev1.Container, facts ContainerFa
 		if err != nil {
 			return nil, fmt.Errorf("create termination log: %w", err)
 		}
-		mounts = append(mounts, &runtimeapi.Mount{ContainerPath: absolute(c.TerminationMessagePath), HostPath: file, SelinuxRelabel: k.selinux})
+		mounts = append(mounts, &runtimeapi.Mount{ContainerPath: absolute(c.TerminationMessagePath), HostPath: file,
+			SelinuxRelabel: k.selinux})
 	}
 	return mounts, nil
 }
@@ -106,7 +107,8 @@ func (k *Manager) BlockDevices(pod *corev1.Pod, c *corev1.Container) ([]*runtime
 }
 
 // mount returns container c's i-th volume mount.
-func (k *Manager) mount(s *podState, pod *corev1.Pod, c *corev1.Container, i int, facts ContainerFacts) (*runtimeapi.Mount, error) {
+func (k *Manager) mount(s *podState, pod *corev1.Pod, c *corev1.Container, i int,
+	facts ContainerFacts) (*runtimeapi.Mount, error) {
 	vm := &c.VolumeMounts[i]
 	v := volumeNamed(pod, vm.Name)
 	if v == nil || !s.ready[vm.Name] {
@@ -244,13 +246,15 @@ func RecursiveReadOnly(vm *corev1.VolumeMount, runtimeCan bool) (bool, error) {
 	case !vm.ReadOnly:
 		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not read-only", vm.Name)
 	case vm.MountPropagation != nil && *vm.MountPropagation != corev1.MountPropagationNone:
-		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not compatible with propagation %q", vm.Name, *vm.MountPropagation)
+		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not compatible with propagation %q",
+			vm.Name, *vm.MountPropagation)
 	case *vm.RecursiveReadOnly == corev1.RecursiveReadOnlyIfPossible:
 		return runtimeCan, nil
 	case *vm.RecursiveReadOnly != corev1.RecursiveReadOnlyEnabled:
 		return false, fmt.Errorf("unknown recursive read-only mode %q", *vm.RecursiveReadOnly)
 	case !runtimeCan:
-		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not supported by the runtime", vm.Name)
+		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not supported by the runtime",
+			vm.Name)
 	}
 	return true, nil
 }

@@ -223,7 +223,8 @@ func makeNestedMountpoints(pod *corev1.Pod, volume, dir string) error {
 			}
 			base := path.Clean("/" + outer.MountPath)
 			for _, inner := range c.VolumeMounts {
-				if below, ok := strings.CutPrefix(path.Clean("/"+inner.MountPath), strings.TrimSuffix(base, "/")+"/"); ok && below != "" {
+				if below, ok := strings.CutPrefix(path.Clean("/"+inner.MountPath), strings.TrimSuffix(base, "/")+"/"); ok &&
+					below != "" {
 					nested[below] = true
 				}
 			}

@@ -100,7 +100,8 @@ func (k *Manager) refresh(uid types.UID) {
 	if latest := s.latest.Load(); latest != s.pod {
 		s.pod = latest
 		if err := k.Objects.Track(latest); err != nil {
-			slog.Warn("volume: objects that a changed pod references are not watched", "pod", latest.Namespace+"/"+latest.Name, "uid", uid, "error", err)
+			slog.Warn("volume: objects that a changed pod references are not watched", "pod", latest.Namespace+"/"+latest.Name,
+				"uid", uid, "error", err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(k.ctx, refreshMax)

@@ -77,7 +77,8 @@ func (r *remover) remove(at int, name string, depth int) error {
 		r.moved = append(r.moved, up)
 		return nil
 	}
-	fd, err := openBeneath(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, unix.RESOLVE_NO_XDEV|unix.RESOLVE_NO_SYMLINKS)
+	fd, err := openBeneath(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW,
+		unix.RESOLVE_NO_XDEV|unix.RESOLVE_NO_SYMLINKS)
 	if err != nil {
 		if errors.Is(err, unix.EXDEV) {
 			return fmt.Errorf("%s: a file system is mounted on it", name)

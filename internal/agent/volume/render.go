@@ -75,9 +75,11 @@ func (k *Manager) addSource(ctx context.Context, out *rendering, s *podState, v 
 	source, mode := &v.Projected.Sources[index], v.Projected.DefaultMode
 	switch {
 	case source.Secret != nil:
-		return k.addSecret(ctx, out, s.pod.Namespace, source.Secret.Name, source.Secret.Items, mode, isTrue(source.Secret.Optional))
+		return k.addSecret(ctx, out, s.pod.Namespace, source.Secret.Name, source.Secret.Items, mode,
+			isTrue(source.Secret.Optional))
 	case source.ConfigMap != nil:
-		return k.addConfigMap(ctx, out, s.pod.Namespace, source.ConfigMap.Name, source.ConfigMap.Items, mode, isTrue(source.ConfigMap.Optional))
+		return k.addConfigMap(ctx, out, s.pod.Namespace, source.ConfigMap.Name, source.ConfigMap.Items, mode,
+			isTrue(source.ConfigMap.Optional))
 	case source.DownwardAPI != nil:
 		return k.addDownward(out, s.pod, source.DownwardAPI.Items, mode)
 	case source.ServiceAccountToken != nil:
@@ -101,10 +103,12 @@ func privateFile(pod *corev1.Pod, mode *int32) file {
 }
 
 // addAnchors adds the certificates of ClusterTrustBundles. Their file has the kubelet's mode, which is that of a token.
-func (k *Manager) addAnchors(ctx context.Context, out *rendering, pod *corev1.Pod, mode *int32, source *corev1.ClusterTrustBundleProjection) error {
+func (k *Manager) addAnchors(ctx context.Context, out *rendering, pod *corev1.Pod, mode *int32,
+	source *corev1.ClusterTrustBundleProjection) error {
 	if k.Bundles == nil {
-		return &UnsupportedError{"projected", "source clusterTrustBundle needs the feature gate ClusterTrustBundleProjection: " +
-			"switch it on in featureGates of the node's configuration"}
+		return &UnsupportedError{"projected",
+			"source clusterTrustBundle needs the feature gate ClusterTrustBundleProjection: " +
+				"switch it on in featureGates of the node's configuration"}
 	}
 	data, err := k.Bundles.Anchors(ctx, pod.UID, source)
 	if err != nil {
@@ -115,7 +119,8 @@ func (k *Manager) addAnchors(ctx context.Context, out *rendering, pod *corev1.Po
 	return out.add(source.Path, f)
 }
 
-func (k *Manager) addToken(ctx context.Context, out *rendering, s *podState, v *corev1.Volume, source *corev1.ServiceAccountTokenProjection) error {
+func (k *Manager) addToken(ctx context.Context, out *rendering, s *podState, v *corev1.Volume,
+	source *corev1.ServiceAccountTokenProjection) error {
 	f := privateFile(s.pod, v.Projected.DefaultMode)
 	written := ""
 	if filepath.IsLocal(source.Path) { // the payload is checked later
@@ -129,7 +134,8 @@ func (k *Manager) addToken(ctx context.Context, out *rendering, s *podState, v *
 	return out.add(source.Path, f)
 }
 
-func (k *Manager) addConfigMap(ctx context.Context, out *rendering, namespace, name string, items []corev1.KeyToPath, mode *int32, optional bool) error {
+func (k *Manager) addConfigMap(ctx context.Context, out *rendering, namespace, name string, items []corev1.KeyToPath,
+	mode *int32, optional bool) error {
 	cm, err := k.Objects.ConfigMap(ctx, namespace, name)
 	if err != nil {
 		if optional && apierrors.IsNotFound(err) {
@@ -148,7 +154,8 @@ func (k *Manager) addConfigMap(ctx context.Context, out *rendering, namespace, n
 	return addKeys(out, "configmap references non-existent config key", keys, lookup, items, mode, optional)
 }
 
-func (k *Manager) addSecret(ctx context.Context, out *rendering, namespace, name string, items []corev1.KeyToPath, mode *int32, optional bool) error {
+func (k *Manager) addSecret(ctx context.Context, out *rendering, namespace, name string, items []corev1.KeyToPath,
+	mode *int32, optional bool) error {
 	secret, err := k.Objects.Secret(ctx, namespace, name)
 	if err != nil {
 		if optional && apierrors.IsNotFound(err) {
@@ -157,11 +164,13 @@ func (k *Manager) addSecret(ctx context.Context, out *rendering, namespace, name
 		return err
 	}
 	lookup := func(key string) ([]byte, bool) { data, ok := secret.Data[key]; return data, ok }
-	return addKeys(out, "references non-existent secret key", slices.Collect(maps.Keys(secret.Data)), lookup, items, mode, optional)
+	return addKeys(out, "references non-existent secret key", slices.Collect(maps.Keys(secret.Data)), lookup, items, mode,
+		optional)
 }
 
 // addKeys adds all keys, or those that items select, at their paths.
-func addKeys(out *rendering, complaint string, keys []string, lookup func(string) ([]byte, bool), items []corev1.KeyToPath, mode *int32, optional bool) error {
+func addKeys(out *rendering, complaint string, keys []string, lookup func(string) ([]byte, bool),
+	items []corev1.KeyToPath, mode *int32, optional bool) error {
 	if len(items) == 0 {
 		for _, key := range keys {
 			data, _ := lookup(key)
@@ -185,7 +194,8 @@ func addKeys(out *rendering, complaint string, keys []string, lookup func(string
 	return nil
 }
 
-func (k *Manager) addDownward(out *rendering, pod *corev1.Pod, items []corev1.DownwardAPIVolumeFile, mode *int32) error {
+func (k *Manager) addDownward(out *rendering, pod *corev1.Pod, items []corev1.DownwardAPIVolumeFile,
+	mode *int32) error {
 	var problems []error
 	for _, item := range items {
 		data, err := k.fieldData(out, pod, item)

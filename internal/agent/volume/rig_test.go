@@ -120,7 +120,8 @@ func (r *rig) Secret(_ context.Context, _, name string) (*corev1.Secret, error) 
 	return nil, apierrors.NewNotFound(corev1.Resource("secret"), name)
 }
 
-func (r *rig) giveToken(_ context.Context, _, _ string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+func (r *rig) giveToken(_ context.Context, _, _ string,
+	request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.requests++
@@ -132,7 +133,8 @@ func (r *rig) giveToken(_ context.Context, _, _ string, request *authenticationv
 	out := request.DeepCopy()
 	seconds := int64(r.life.Seconds())
 	out.Spec.ExpirationSeconds = &seconds
-	claims := fmt.Sprintf(`{"iat":%d,"exp":%d,"kubernetes.io":{"pod":{"uid":%q}},"n":%d}`, now.Unix(), expires.Unix(), request.Spec.BoundObjectRef.UID, r.requests)
+	claims := fmt.Sprintf(`{"iat":%d,"exp":%d,"kubernetes.io":{"pod":{"uid":%q}},"n":%d}`, now.Unix(), expires.Unix(),
+		request.Spec.BoundObjectRef.UID, r.requests)
 	out.Status = authenticationv1.TokenRequestStatus{
 		Token:               "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".sig",
 		ExpirationTimestamp: metav1.NewTime(expires),
@@ -193,8 +195,9 @@ func podWith(uid string, volumes ...corev1.Volume) *corev1.Pod {
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
 	}
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "pod-" + uid, UID: types.UID(uid), Labels: map[string]string{"app": "till"}},
-		Spec:       corev1.PodSpec{ServiceAccountName: "sa", Containers: []corev1.Container{c}, Volumes: volumes},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "pod-" + uid, UID: types.UID(uid),
+			Labels: map[string]string{"app": "till"}},
+		Spec: corev1.PodSpec{ServiceAccountName: "sa", Containers: []corev1.Container{c}, Volumes: volumes},
 	}
 }
 
@@ -205,11 +208,14 @@ func volumeOf(name string, source corev1.VolumeSource) corev1.Volume {
 // plainVolume is the volume that the API server adds to every pod.
 func plainVolume() corev1.Volume {
 	seconds := int64(3607)
-	return volumeOf("kube-api-access-x", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{ExpirationSeconds: &seconds, Path: "token"}},
-		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"}, Items: []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}}}},
-		{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{{Path: "namespace", FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.namespace"}}}}},
-	}}})
+	return volumeOf("kube-api-access-x",
+		corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{ExpirationSeconds: &seconds, Path: "token"}},
+			{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"},
+				Items: []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}}}},
+			{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{{Path: "namespace",
+				FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.namespace"}}}}},
+		}}})
 }
 
 func itoa(n uint32) string  { return strconv.FormatUint(uint64(n), 10) }

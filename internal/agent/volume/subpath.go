@@ -53,7 +53,8 @@ func bindSubPath(root, subPath, target string) error {
 
 // openBeneath opens name beneath the directory at, whatever links are in it.
 func openBeneath(at int, name string, flags int, resolve uint64) (int, error) {
-	how := &unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS | resolve}
+	how := &unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC),
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS | resolve}
 	for {
 		fd, err := unix.Openat2(at, name, how)
 		switch err {

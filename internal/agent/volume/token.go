@@ -80,7 +80,8 @@ func (t *token) reached(now moment, d time.Duration) bool {
 
 // token returns a token for source. It requests one if there is none or if it must be renewed. If the request fails, a
 // token that is still valid is returned. written is the path of the token, if an earlier agent wrote it.
-func (k *Manager) token(ctx context.Context, s *podState, source *corev1.ServiceAccountTokenProjection, written string) (string, error) {
+func (k *Manager) token(ctx context.Context, s *podState, source *corev1.ServiceAccountTokenProjection,
+	written string) (string, error) {
 	key := tokenKey{source.Audience, tokenLife}
 	if source.ExpirationSeconds != nil {
 		key.seconds = *source.ExpirationSeconds
@@ -113,7 +114,8 @@ func (k *Manager) token(ctx context.Context, s *podState, source *corev1.Service
 func (k *Manager) requestToken(ctx context.Context, pod *corev1.Pod, key tokenKey) (*token, error) {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: &key.seconds,
-		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name,
+			UID: pod.UID},
 	}}
 	if key.audience != "" {
 		request.Spec.Audiences = []string{key.audience}

@@ -90,17 +90,20 @@ type TrustBundles interface {
 type Certificates interface {
 	// Credentials returns what a source has at present. written returns what its volume has already.
 	Credentials(
-		ctx context.Context, pod *corev1.Pod, at podcert.Place, source *corev1.PodCertificateProjection, written func() []byte,
+		ctx context.Context, pod *corev1.Pod, at podcert.Place, source *corev1.PodCertificateProjection,
+		written func() []byte,
 	) (podcert.Credentials, error)
 	Untrack(uid types.UID)
 }
 
 // TokenRequester requests a service account token.
-type TokenRequester func(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
+type TokenRequester func(ctx context.Context, namespace, serviceAccount string,
+	request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 
 // KubeTokens returns a TokenRequester that asks c's API server.
 func KubeTokens(c *kube.Client) TokenRequester {
-	return func(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+	return func(ctx context.Context, namespace, serviceAccount string,
+		request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 		answer := &authenticationv1.TokenRequest{}
 		return answer, c.Create(ctx, kube.ServiceAccounts, namespace, serviceAccount, request, answer, "token")
 	}
@@ -282,7 +285,8 @@ func (k *Manager) Update(pod *corev1.Pod) {
 		return
 	}
 	had := s.latest.Swap(pod)
-	if had == nil || had.Generation != pod.Generation || !maps.Equal(had.Labels, pod.Labels) || !maps.Equal(had.Annotations, pod.Annotations) {
+	if had == nil || had.Generation != pod.Generation || !maps.Equal(had.Labels, pod.Labels) ||
+		!maps.Equal(had.Annotations, pod.Annotations) {
 		k.Changed(pod.UID)
 	}
 }
@@ -353,7 +357,8 @@ func (k *Manager) lockPod(uid types.UID) *podState {
 		k.mu.Lock()
 		s := k.byPod[uid]
 		if s == nil {
-			s = &podState{ready: map[string]bool{}, claims: map[string]claimed{}, wrote: map[string]payloadSum{}, uses: map[string]volumelimit.Use{}, tokens: map[tokenKey]*token{}}
+			s = &podState{ready: map[string]bool{}, claims: map[string]claimed{}, wrote: map[string]payloadSum{},
+				uses: map[string]volumelimit.Use{}, tokens: map[tokenKey]*token{}}
 			k.byPod[uid] = s
 		}
 		k.mu.Unlock()

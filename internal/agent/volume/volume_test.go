@@ -38,10 +38,12 @@ func TestPlainPod(t *testing.T) {
 		t.Fatalf("mounts: %v", mounts)
 	}
 	real := mounts[0].HostPath
-	if want := filepath.Join(r.root, "memory/u1/kubernetes.io~projected/kube-api-access-x"); real != want || !mounts[0].Readonly {
+	if want := filepath.Join(r.root, "memory/u1/kubernetes.io~projected/kube-api-access-x"); real != want ||
+		!mounts[0].Readonly {
 		t.Errorf("mount %v, want %s read-only", mounts[0], want)
 	}
-	if got := strings.Join([]string{r.read("pods/u1/volumes/kubernetes.io~projected/kube-api-access-x/ca.crt"), r.read("pods/u1/volumes/kubernetes.io~projected/kube-api-access-x/namespace")}, " "); got != "CA shop" {
+	if got := strings.Join([]string{r.read("pods/u1/volumes/kubernetes.io~projected/kube-api-access-x/ca.crt"),
+		r.read("pods/u1/volumes/kubernetes.io~projected/kube-api-access-x/namespace")}, " "); got != "CA shop" {
 		t.Errorf("upstream's path shows %q", got)
 	}
 	if st, err := os.Stat(filepath.Join(real, "token")); err != nil || st.Mode().Perm() != 0o644 {
@@ -101,34 +103,54 @@ func TestContent(t *testing.T) {
 		want    string // path mode gid content, one per line, sorted
 		wantErr string
 	}{
-		{name: "configMap", source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm")}},
-			want: "a 644 0:0 1\nbin 644 0:0 \xff\n"},
-		{name: "items, paths and modes", source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), DefaultMode: &mode440, Items: []corev1.KeyToPath{{Key: "a", Path: "x/y/z"}, {Key: "a", Path: "x/w", Mode: &mode400}}}},
+		{name: "configMap",
+			source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm")}},
+			want:   "a 644 0:0 1\nbin 644 0:0 \xff\n"},
+		{name: "items, paths and modes",
+			source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm"),
+				DefaultMode: &mode440, Items: []corev1.KeyToPath{{Key: "a", Path: "x/y/z"}, {Key: "a", Path: "x/w",
+					Mode: &mode400}}}},
 			want: "x/w 400 0:0 1\nx/y/z 440 0:0 1\n"},
-		{name: "missing key", source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), Items: []corev1.KeyToPath{{Key: "zz", Path: "p"}}}},
+		{name: "missing key",
+			source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm"),
+				Items: []corev1.KeyToPath{{Key: "zz", Path: "p"}}}},
 			wantErr: `MountVolume.SetUp failed for volume "v" : configmap references non-existent config key: zz`},
-		{name: "missing key, optional", source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), Optional: &yes, Items: []corev1.KeyToPath{{Key: "zz", Path: "p"}, {Key: "a", Path: "q"}}}},
+		{name: "missing key, optional",
+			source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm"),
+				Optional: &yes, Items: []corev1.KeyToPath{{Key: "zz", Path: "p"}, {Key: "a", Path: "q"}}}},
 			want: "q 644 0:0 1\n"},
 		{name: "missing object", source: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "none"}},
 			wantErr: `MountVolume.SetUp failed for volume "v" : secret "none" not found`},
-		{name: "missing object, optional", source: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "none", Optional: &yes}}, want: ""},
-		{name: "secret with fsGroup", source: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s", DefaultMode: &mode400}}, group: &group,
+		{name: "missing object, optional", source: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "none",
+			Optional: &yes}}, want: ""},
+		{name: "secret with fsGroup", source: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s",
+			DefaultMode: &mode400}}, group: &group,
 			want: "k 440 0:4242 hush\n"},
-		{name: "downward", source: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
-			{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}},
-			{Path: "cpu", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "c", Resource: "limits.cpu"}}}}},
+		{name: "downward",
+			source: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
+				{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}},
+				{Path: "cpu", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "c", Resource: "limits.cpu"}}}}},
 			want: "cpu 644 0:0 2\nlabels 644 0:0 app=\"till\"\n"},
-		{name: "token of one user", user: &user, source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t"}}}}},
-			want: "t 600 1001:0 *\n"},
-		{name: "token with fsGroup", group: &group, source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t"}}}}},
-			want: "t 640 0:4242 *\n"},
-		{name: "every projected problem at once", source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{Secret: &corev1.SecretProjection{LocalObjectReference: local("none")}}, {PodCertificate: &corev1.PodCertificateProjection{}}}}},
+		{name: "token of one user", user: &user,
+			source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t"}}}}},
+			want:   "t 600 1001:0 *\n"},
+		{name: "token with fsGroup", group: &group,
+			source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t"}}}}},
+			want:   "t 640 0:4242 *\n"},
+		{name: "every projected problem at once",
+			source:  corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{Secret: &corev1.SecretProjection{LocalObjectReference: local("none")}}, {PodCertificate: &corev1.PodCertificateProjection{}}}}},
 			wantErr: "secret \"none\" not found\nvolume type projected is not supported by this agent: source podCertificate needs the feature gate PodCertificateRequest: switch it on in featureGates of the node's configuration"},
-		{name: "path out", source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), Items: []corev1.KeyToPath{{Key: "a", Path: "x/../../y"}}}},
+		{name: "path out",
+			source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm"),
+				Items: []corev1.KeyToPath{{Key: "a", Path: "x/../../y"}}}},
 			wantErr: "invalid path: must not contain '..'"},
-		{name: "our own names", source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), Items: []corev1.KeyToPath{{Key: "a", Path: "..data"}}}},
+		{name: "our own names",
+			source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm"),
+				Items: []corev1.KeyToPath{{Key: "a", Path: "..data"}}}},
 			wantErr: "invalid path: must not start with '..'"},
-		{name: "file and directory", source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm"), Items: []corev1.KeyToPath{{Key: "a", Path: "p"}, {Key: "a", Path: "p/q"}}}},
+		{name: "file and directory",
+			source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm"),
+				Items: []corev1.KeyToPath{{Key: "a", Path: "p"}, {Key: "a", Path: "p/q"}}}},
 			wantErr: "p is a file and cannot contain p/q"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -188,7 +210,8 @@ func listing(t *testing.T, dir string) string {
 			return err
 		}
 		sys := st.Sys().(*syscall.Stat_t)
-		out.WriteString(below + " " + itoa8(uint32(st.Mode().Perm())) + " " + itoa(sys.Uid) + ":" + itoa(sys.Gid) + " " + string(text) + "\n")
+		out.WriteString(below + " " + itoa8(uint32(st.Mode().Perm())) + " " + itoa(sys.Uid) + ":" + itoa(sys.Gid) + " " +
+			string(text) + "\n")
 		return nil
 	})
 	if err != nil {
@@ -227,7 +250,8 @@ func TestEmptyDir(t *testing.T) {
 	r.restart()
 	r.mustSetUp(pod)
 	for _, name := range []string{"disk", "mem"} {
-		if st, err := os.Stat(filepath.Join(base, name)); err != nil || st.Mode().Perm() != 0o700 || r.read("pods/u1/volumes/kubernetes.io~empty-dir", name, "f") != "x" {
+		if st, err := os.Stat(filepath.Join(base, name)); err != nil || st.Mode().Perm() != 0o700 ||
+			r.read("pods/u1/volumes/kubernetes.io~empty-dir", name, "f") != "x" {
 			t.Errorf("%s was touched: %v %v", name, st, err)
 		}
 	}
@@ -256,7 +280,8 @@ func TestUnsupported(t *testing.T) {
 			t.Errorf("%q, want %q", failures[i], want)
 		}
 	}
-	if _, err := r.Mounts(pod, &pod.Spec.Containers[0], ContainerFacts{}); err == nil || err.Error() != `cannot find volume "nfs" to mount into container "c"` {
+	if _, err := r.Mounts(pod, &pod.Spec.Containers[0], ContainerFacts{}); err == nil ||
+		err.Error() != `cannot find volume "nfs" to mount into container "c"` {
 		t.Errorf("mounts: %v", err)
 	}
 }
@@ -267,9 +292,11 @@ func TestHostPath(t *testing.T) {
 	must(t, syscall.Mkfifo(filepath.Join(dir, "p"), 0o600))
 	for _, c := range []struct{ path, kind, wantErr string }{
 		{"f", "File", ""}, {"f", "Directory", "f is not a directory"}, {"none", "", ""}, {"none", "File", "is not a file"},
-		{"new/dir", "DirectoryOrCreate", ""}, {"new/dir", "DirectoryOrCreate", ""}, {"newfile", "FileOrCreate", ""}, {"no/newfile", "FileOrCreate", "no such file"},
+		{"new/dir", "DirectoryOrCreate", ""}, {"new/dir", "DirectoryOrCreate", ""}, {"newfile", "FileOrCreate",
+			""}, {"no/newfile", "FileOrCreate", "no such file"},
 		{"f", "DirectoryOrCreate", "is not a directory"}, {"new", "FileOrCreate", "is not a file"},
-		{"p", "Socket", "is not a socket file"}, {"/dev/null", "CharDevice", ""}, {"/dev/null", "BlockDevice", "is not a block device"},
+		{"p", "Socket", "is not a socket file"}, {"/dev/null", "CharDevice", ""}, {"/dev/null", "BlockDevice",
+			"is not a block device"},
 		{"/dev/../etc", "", "must not contain '..'"}, {"f", "Banana", "Banana is an invalid volume type"},
 	} {
 		path := c.path
@@ -288,7 +315,8 @@ func TestHostPath(t *testing.T) {
 func TestRefresh(t *testing.T) {
 	r := newRig(t)
 	r.put("configmap/cm", configMap("cm", map[string]string{"a": "1", "b": "x"}))
-	pod := podWith("u1", volumeOf("v", corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}))
+	pod := podWith("u1", volumeOf("v",
+		corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}))
 	r.mustSetUp(pod)
 	dir, _ := r.VolumePath(pod, "v")
 	r.put("configmap/cm", configMap("cm", map[string]string{"a": "2", "c": "y"}))
@@ -304,7 +332,8 @@ func TestRefresh(t *testing.T) {
 		for _, e := range entries {
 			names = append(names, e.Name())
 		}
-		return err == nil && len(names) == 4 && slices.Contains(names, "a") && slices.Contains(names, "c") && !slices.Contains(names, "b")
+		return err == nil && len(names) == 4 && slices.Contains(names, "a") && slices.Contains(names, "c") &&
+			!slices.Contains(names, "b")
 	})
 	r.drop("configmap/cm")
 	r.refresh("u1")
@@ -318,7 +347,8 @@ func TestRefresh(t *testing.T) {
 // A token is renewed when it is due. While that fails, the old one stays, until it has expired.
 func TestTokenRenewal(t *testing.T) {
 	r := newRig(t)
-	pod := podWith("u1", volumeOf("v", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t"}}}}}))
+	pod := podWith("u1", volumeOf("v",
+		corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t"}}}}}))
 	r.mustSetUp(pod)
 	file := "memory/u1/kubernetes.io~projected/v/t"
 	first := r.read(file)
@@ -344,7 +374,9 @@ func TestTokenRenewal(t *testing.T) {
 	if err := r.SetUp(context.Background(), pod); err != nil {
 		t.Errorf("a dead token keeps containers from starting: %v", err)
 	}
-	if err := r.SetUp(context.Background(), func() *corev1.Pod { p := pod.DeepCopy(); p.UID = "u2"; return p }()); err == nil || !strings.Contains(err.Error(), "failed to fetch token: away") {
+	if err := r.SetUp(context.Background(),
+		func() *corev1.Pod { p := pod.DeepCopy(); p.UID = "u2"; return p }()); err == nil ||
+		!strings.Contains(err.Error(), "failed to fetch token: away") {
 		t.Errorf("no token at all: %v", err)
 	}
 	r.tokenErr = nil
@@ -360,7 +392,8 @@ func TestTokenRenewal(t *testing.T) {
 func TestRestartWhileAway(t *testing.T) {
 	r := newRig(t)
 	r.put("configmap/cm", configMap("cm", map[string]string{"a": "1"}))
-	pod := podWith("u1", volumeOf("v", corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}), plainVolume())
+	pod := podWith("u1", volumeOf("v",
+		corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}), plainVolume())
 	r.put("configmap/kube-root-ca.crt", configMap("kube-root-ca.crt", map[string]string{"ca.crt": "CA"}))
 	r.mustSetUp(pod)
 	r.drop("configmap/cm")
@@ -382,7 +415,8 @@ func TestRestartWhileAway(t *testing.T) {
 // A changed label reaches the downwardAPI volumes of a running pod; a changed status causes no refresh.
 func TestUpdate(t *testing.T) {
 	r := newRig(t)
-	pod := podWith("u1", volumeOf("v", corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}}}}}))
+	pod := podWith("u1", volumeOf("v",
+		corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}}}}}))
 	r.Update(pod) // too early: ignored
 	r.mustSetUp(pod)
 	next := pod.DeepCopy()
@@ -395,7 +429,8 @@ func TestUpdate(t *testing.T) {
 }
 
 func TestRenewTime(t *testing.T) {
-	for life, latest := range map[time.Duration]time.Duration{time.Hour: 48 * time.Minute, 10 * time.Minute: 8 * time.Minute, 100 * 24 * time.Hour: 24 * time.Hour} {
+	for life, latest := range map[time.Duration]time.Duration{time.Hour: 48 * time.Minute,
+		10 * time.Minute: 8 * time.Minute, 100 * 24 * time.Hour: 24 * time.Hour} {
 		for range 50 {
 			got := newToken("", moment{}, life).renew
 			if got > latest || got < latest*9/10 {

@@ -289,7 +289,8 @@ func TestSeal(t *testing.T) {
 			t.Errorf("%s: opened: %q", name, got)
 		}
 	}
-	for _, bad := range []string{"", "12", strings.Repeat("0g", certificateKeyBytes), strings.Repeat("00", certificateKeyBytes+1)} {
+	for _, bad := range []string{"", "12", strings.Repeat("0g", certificateKeyBytes), strings.Repeat("00",
+		certificateKeyBytes+1)} {
 		if _, err := ParseCertificateKey(bad); err == nil || bad != "" && strings.Contains(err.Error(), bad) && len(bad) > 2 {
 			t.Errorf("key %q: %v", bad, err)
 		}

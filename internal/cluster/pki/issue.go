@@ -35,10 +35,12 @@ func ensureAuthority(dir string, a Authority, now time.Time) (*signer, bool, err
 	keyGone, certGone := errors.Is(keyErr, fs.ErrNotExist), errors.Is(certErr, fs.ErrNotExist)
 	switch {
 	case keyErr != nil && !(keyGone && certGone), certErr != nil && !certGone:
-		return nil, false, fmt.Errorf("%w (restore the file from a backup; without it the clients of this cluster cannot continue, and `plimsoll down --purge` removes the cluster)",
-			errors.Join(keyErr, certErr))
+		return nil, false,
+			fmt.Errorf("%w (restore the file from a backup; without it the clients of this cluster cannot continue, and `plimsoll down --purge` removes the cluster)",
+				errors.Join(keyErr, certErr))
 	case keyErr == nil && certErr == nil && !belong(key, cert):
-		return nil, false, fmt.Errorf("%s does not belong to %s (restore both from one backup)", KeyPath(dir, a.Name), CertPath(dir, a.Name))
+		return nil, false, fmt.Errorf("%s does not belong to %s (restore both from one backup)", KeyPath(dir, a.Name),
+			CertPath(dir, a.Name))
 	case keyErr == nil && certErr == nil && !expiring(cert, now):
 		return &signer{cert, key}, false, protect(dir, a.Name)
 	}
@@ -158,7 +160,8 @@ func ensureSigningKey(dir, name string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	wrote, err := durable.WriteIfChanged(PublicKeyPath(dir, name), pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
+	wrote, err := durable.WriteIfChanged(PublicKeyPath(dir, name), pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY",
+		Bytes: der}))
 	return made || wrote, err
 }
 

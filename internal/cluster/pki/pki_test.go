@@ -16,9 +16,11 @@ var t0 = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 func smallPlan() Plan {
 	return Plan{
-		Authorities: []Authority{{Name: "ca", CommonName: "test authority", ManyChecks: true}, {Name: "other-ca", CommonName: "another"}},
+		Authorities: []Authority{{Name: "ca", CommonName: "test authority", ManyChecks: true},
+			{Name: "other-ca", CommonName: "another"}},
 		Leaves: []Leaf{
-			{Name: "server", Authority: "ca", CommonName: "server", Server: true, DNSNames: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}},
+			{Name: "server", Authority: "ca", CommonName: "server", Server: true, DNSNames: []string{"localhost"},
+				IPs: []net.IP{net.IPv4(127, 0, 0, 1)}},
 			{Name: "node", Authority: "ca", CommonName: "system:node:a", Organization: "system:nodes", Client: true},
 			{Name: "proxy", Authority: "other-ca", CommonName: "proxy", Client: true},
 		},
@@ -122,7 +124,8 @@ func TestEnsureChangesOnlyWhatIsWrong(t *testing.T) {
 	}{
 		{"nothing", func(*testing.T, string, *Plan) {}, 0, nil},
 		{"half a year passes", func(*testing.T, string, *Plan) {}, leafLife / 2, nil},
-		{"leaves come to their last third", func(*testing.T, string, *Plan) {}, leafLife * 2 / 3, []string{"server", "node", "proxy"}},
+		{"leaves come to their last third", func(*testing.T, string, *Plan) {}, leafLife * 2 / 3, []string{"server", "node",
+			"proxy"}},
 		{"leaves have expired", func(*testing.T, string, *Plan) {}, leafLife * 2, []string{"server", "node", "proxy"}},
 		{"authorities come to their last third", func(*testing.T, string, *Plan) {}, authorityLife * 2 / 3, all[:5]},
 		{"the clock steps back a day", func(*testing.T, string, *Plan) {}, -24 * time.Hour, all[:5]},
@@ -130,9 +133,16 @@ func TestEnsureChangesOnlyWhatIsWrong(t *testing.T) {
 		{"a key is gone", remove("node.key"), 0, []string{"node"}},
 		{"a certificate is damaged", overwrite("node.crt"), 0, []string{"node"}},
 		{"a key is damaged", overwrite("proxy.key"), 0, []string{"proxy"}},
-		{"the server gets another name", func(_ *testing.T, _ string, p *Plan) { p.Leaves[0].DNSNames = []string{"localhost", "b"} }, 0, []string{"server"}},
-		{"the server gets another address", func(_ *testing.T, _ string, p *Plan) { p.Leaves[0].IPs = []net.IP{net.IPv4(10, 0, 0, 1)} }, 0, []string{"server"}},
-		{"a client changes its group", func(_ *testing.T, _ string, p *Plan) { p.Leaves[1].Organization = "" }, 0, []string{"node"}},
+		{"the server gets another name", func(_ *testing.T, _ string, p *Plan) {
+			p.Leaves[0].DNSNames = []string{"localhost",
+				"b"}
+		}, 0, []string{"server"}},
+		{"the server gets another address", func(_ *testing.T, _ string, p *Plan) {
+			p.Leaves[0].IPs = []net.IP{net.IPv4(10, 0,
+				0, 1)}
+		}, 0, []string{"server"}},
+		{"a client changes its group", func(_ *testing.T, _ string, p *Plan) { p.Leaves[1].Organization = "" }, 0,
+			[]string{"node"}},
 		{"a key of another", func(t *testing.T, dir string, _ *Plan) {
 			copyFile(t, KeyPath(dir, "proxy"), KeyPath(dir, "node"))
 		}, 0, []string{"node"}},
@@ -155,7 +165,8 @@ func TestEnsureChangesOnlyWhatIsWrong(t *testing.T) {
 			for _, l := range plan.Leaves {
 				roots := x509.NewCertPool()
 				roots.AddCert(mustCert(t, dir, l.Authority))
-				if _, err := mustCert(t, dir, l.Name).Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: l.usages()}); err != nil {
+				if _, err := mustCert(t, dir, l.Name).Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now,
+					KeyUsages: l.usages()}); err != nil {
 					t.Errorf("%s: %v", l.Name, err)
 				}
 				if key, err := readKey(KeyPath(dir, l.Name)); err != nil || !belong(key, mustCert(t, dir, l.Name)) {
@@ -176,7 +187,8 @@ func TestRenewedAuthorityKeepsItsClients(t *testing.T) {
 	ensure(t, dir, smallPlan(), now)
 	roots := x509.NewCertPool()
 	roots.AddCert(before)
-	if _, err := mustCert(t, dir, "node").Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+	if _, err := mustCert(t, dir, "node").Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
 		t.Error(err)
 	}
 }
@@ -216,7 +228,10 @@ func TestDamagedAuthorityIsAnError(t *testing.T) {
 		{"certificate damaged", overwrite("ca.crt")},
 		{"key damaged", overwrite("ca.key")},
 		{"key gone", remove("ca.key")},
-		{"key of another", func(t *testing.T, dir string, _ *Plan) { copyFile(t, KeyPath(dir, "other-ca"), KeyPath(dir, "ca")) }},
+		{"key of another", func(t *testing.T, dir string, _ *Plan) {
+			copyFile(t, KeyPath(dir, "other-ca"),
+				KeyPath(dir, "ca"))
+		}},
 	} {
 		dir := newDir(t)
 		ensure(t, dir, smallPlan(), t0)

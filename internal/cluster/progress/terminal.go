@@ -20,7 +20,8 @@ var spinner = []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "
 
 // For returns a sink for f: Terminal if f is a terminal with control codes, else Plain.
 func For(f *os.File) Sink {
-	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil || os.Getenv("TERM") == "dumb" || os.Getenv("TERM") == "" {
+	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil || os.Getenv("TERM") == "dumb" ||
+		os.Getenv("TERM") == "" {
 		return Plain(f)
 	}
 	return Terminal(f, func() int {

@@ -49,7 +49,8 @@ type child struct {
 }
 
 func newChild(s *Supervisor, spec Spec, digest string, restarts int) *child {
-	return &child{s: s, spec: spec, digest: digest, restarts: restarts, quit: make(chan struct{}), done: make(chan struct{})}
+	return &child{s: s, spec: spec, digest: digest, restarts: restarts, quit: make(chan struct{}),
+		done: make(chan struct{})}
 }
 
 // keep restarts the process whenever it dies, until quit is closed.
@@ -131,7 +132,8 @@ func (c *child) stop(ctx context.Context, grace time.Duration) {
 func (c *child) row() row {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := row{Name: c.spec.Name, Digest: c.digest, Argv: c.spec.Argv, Log: c.spec.Log, Restarts: c.restarts, LastExit: c.lastExit}
+	r := row{Name: c.spec.Name, Digest: c.digest, Argv: c.spec.Argv, Log: c.spec.Log, Restarts: c.restarts,
+		LastExit: c.lastExit}
 	if c.proc != nil {
 		r.PID, r.StartTicks = c.proc.pid, c.proc.startTicks
 	}

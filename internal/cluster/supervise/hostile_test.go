@@ -117,7 +117,8 @@ func TestTrimLogOnAFullDisk(t *testing.T) {
 		if info, err := os.Stat(path); err != nil || info.Size() != 0 {
 			t.Errorf("%d bytes free: the log was not cut: %v, %v", left, info.Size(), err)
 		}
-		if text, err := os.ReadFile(path + older); left > 0 && (err != nil || len(text) != keptBytesMax || !strings.HasSuffix(string(text), "the last words")) {
+		if text, err := os.ReadFile(path + older); left > 0 && (err != nil || len(text) != keptBytesMax ||
+			!strings.HasSuffix(string(text), "the last words")) {
 			t.Errorf("kept %d bytes, %v", len(text), err)
 		}
 		if _, err := writer.WriteString("and on"); err != nil {

@@ -40,11 +40,12 @@ import (
 
 // Spec says how to run a child.
 type Spec struct {
-	Name   string
-	Argv   []string      // Argv[0] is the absolute path of the program
-	Env    []string      // the whole environment, "KEY=value"
-	Dir    string        // working directory
-	Inputs []string      // files that the child reads only at its start: when their content has changed, Apply replaces the child
+	Name string
+	Argv []string // Argv[0] is the absolute path of the program
+	Env  []string // the whole environment, "KEY=value"
+	Dir  string   // working directory
+	// files that the child reads only at its start: when their content has changed, Apply replaces the child
+	Inputs []string
 	Log    string        // file that standard output and error are appended to
 	Grace  time.Duration // time between End and SIGKILL
 	End    unix.Signal   // the signal that makes it end; zero: SIGTERM
@@ -62,8 +63,9 @@ func (s Spec) end() unix.Signal {
 
 // Options configure a Supervisor.
 type Options struct {
-	Record  string       // path of the record file; its directory exists
-	Owner   string       // distinguishes this supervisor's children from those of others on the machine; e.g. the state directory
+	Record string // path of the record file; its directory exists
+	// distinguishes this supervisor's children from those of others on the machine; e.g. the state directory
+	Owner   string
 	Backoff Backoff      // the zero value is DefaultBackoff
 	Logger  *slog.Logger // starts, exits and restarts; nil: none
 	// Notice is called after every change of a child's state, from any goroutine, without locks held. It may be nil.
@@ -93,7 +95,8 @@ func Open(o Options) (*Supervisor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open supervisor: %w", err)
 	}
-	s := &Supervisor{options: o, bootID: bootID, children: map[string]*child{}, survivors: map[string]*process{}, rows: map[string]row{}}
+	s := &Supervisor{options: o, bootID: bootID, children: map[string]*child{}, survivors: map[string]*process{},
+		rows: map[string]row{}}
 	r, err := readRecord(o.Record)
 	if err != nil {
 		// The marks suffice to find children, so a damaged record loses only restart counts.
@@ -126,7 +129,8 @@ func (s *Supervisor) findMarked() {
 		}
 		s.options.Logger.Info("found a child that was never recorded", "child", m.name, "pid", m.pid)
 		s.survivors[m.name] = p
-		s.rows[m.name] = row{Name: m.name, PID: m.pid, StartTicks: m.startTicks, Digest: m.digest, Restarts: s.rows[m.name].Restarts}
+		s.rows[m.name] = row{Name: m.name, PID: m.pid, StartTicks: m.startTicks, Digest: m.digest,
+			Restarts: s.rows[m.name].Restarts}
 	}
 }
 
@@ -175,7 +179,8 @@ func (s *Supervisor) Apply(ctx context.Context, spec Spec) (adopted bool, err er
 		s.options.Logger.Info("replace child: its program, arguments or inputs changed", "child", spec.Name)
 		running.stop(ctx, spec.Grace)
 	case survivor != nil && known.Digest != digest:
-		s.options.Logger.Info("replace survivor: its program, arguments or inputs changed", "child", spec.Name, "pid", survivor.pid)
+		s.options.Logger.Info("replace survivor: its program, arguments or inputs changed", "child", spec.Name, "pid",
+			survivor.pid)
 		survivor.end(ctx, spec.end(), spec.Grace)
 		survivor = nil
 	}

@@ -340,7 +340,8 @@ func TestPidReuse(t *testing.T) {
 		row  row
 	}{
 		{"another start time", bootID, row{Name: "a", PID: stranger.Process.Pid, StartTicks: ticks - 1}},
-		{"another boot", "11111111-2222-3333-4444-555555555555", row{Name: "a", PID: stranger.Process.Pid, StartTicks: ticks}},
+		{"another boot", "11111111-2222-3333-4444-555555555555", row{Name: "a", PID: stranger.Process.Pid,
+			StartTicks: ticks}},
 	} {
 		text, err := json.Marshal(record{BootID: c.boot, Children: []row{c.row}})
 		if err == nil {

@@ -8,7 +8,8 @@ import (
 )
 
 func pod(cpu, memory int64, more ...scheduler.Amount) scheduler.Pod {
-	return scheduler.Pod{Requests: append([]scheduler.Amount{{Resource: "cpu", Value: cpu}, {Resource: "memory", Value: memory}}, more...)}
+	return scheduler.Pod{Requests: append([]scheduler.Amount{{Resource: "cpu", Value: cpu}, {Resource: "memory",
+		Value: memory}}, more...)}
 }
 
 // nodeWith has pods on it, which it names.
@@ -44,7 +45,8 @@ func TestCheck(t *testing.T) {
 			"room: OutOfpods: Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"},
 		{"pods are counted first", pod(9000, 0), []scheduler.Pod{{}, {}, {}},
 			"OutOfpods: Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"},
-		{"a native resource that the node does not have", pod(0, 0, scheduler.Amount{Resource: "hugepages-2Mi", Value: 1}), nil,
+		{"a native resource that the node does not have", pod(0, 0, scheduler.Amount{Resource: "hugepages-2Mi", Value: 1}),
+			nil,
 			"OutOfhugepages-2Mi: Node didn't have enough resource: hugepages-2Mi, requested: 1, used: 0, capacity: 0"},
 		{
 			"an extended resource that only the cluster counts",

@@ -17,7 +17,8 @@ func occupant(t *testing.T, text string) Occupant {
 	words := strings.Fields(text)
 	var name, class string
 	var cpu, memory int64
-	if _, err := fmt.Sscanf(strings.ReplaceAll(words[0], ":", " "), "%s %s %d %d", &name, &class, &cpu, &memory); err != nil {
+	if _, err := fmt.Sscanf(strings.ReplaceAll(words[0], ":", " "), "%s %s %d %d", &name, &class, &cpu,
+		&memory); err != nil {
 		t.Fatal(err)
 	}
 	o := Occupant{ID: scheduler.PodID(name), Requests: pod(cpu, memory).Requests}

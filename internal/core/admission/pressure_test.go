@@ -10,8 +10,10 @@ import (
 )
 
 func TestUnderPressure(t *testing.T) {
-	tolerant := scheduler.Pod{Tolerations: []scheduler.Toleration{{Key: wellknown.TaintMemoryPressure, Exists: true, Effect: scheduler.NoSchedule}}}
-	elsewhere := scheduler.Pod{Tolerations: []scheduler.Toleration{{Key: "node.kubernetes.io/disk-pressure", Exists: true}}}
+	tolerant := scheduler.Pod{Tolerations: []scheduler.Toleration{{Key: wellknown.TaintMemoryPressure, Exists: true,
+		Effect: scheduler.NoSchedule}}}
+	elsewhere := scheduler.Pod{Tolerations: []scheduler.Toleration{{Key: "node.kubernetes.io/disk-pressure",
+		Exists: true}}}
 	const memory, disk, pid = eviction.MemoryPressure, eviction.DiskPressure, eviction.PIDPressure
 	for _, c := range []struct {
 		name       string

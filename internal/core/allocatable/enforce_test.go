@@ -33,7 +33,8 @@ func TestReservedGroupsOfTheIssue(t *testing.T) {
 		if bytes, ok := v.Memory.Get(); ok {
 			memory = fmt.Sprint(int64(bytes))
 		}
-		if got := fmt.Sprintf("%d %d %s %v %v", v.CPUShares.OrZero(), v.CPUShares.OrZero().Weight(), memory, v.MemoryMin, v.PIDs); got != c.want {
+		if got := fmt.Sprintf("%d %d %s %v %v", v.CPUShares.OrZero(), v.CPUShares.OrZero().Weight(), memory, v.MemoryMin,
+			v.PIDs); got != c.want {
 			t.Errorf("%s, compressible %v, protect %v: %s, want %s", c.group, c.compressible, c.protect, got, c.want)
 		}
 	}

@@ -138,7 +138,8 @@ func TestScenarios(t *testing.T) {
 					k.charge(size("hot"), size("cold"))
 				}
 				if d.Cmd == "run" {
-					fmt.Fprintf(&out, "done %v, usage %v: hot %v, cold %v; limit %v, high %v; squeezed %v, at most %v at once; %d kills\n",
+					fmt.Fprintf(&out,
+						"done %v, usage %v: hot %v, cold %v; limit %v, high %v; squeezed %v, at most %v at once; %d kills\n",
 						m.Done, k.usage(), k.hot, k.cold, k.limit, k.high, k.squeezed, k.most, k.kills)
 				}
 			default:

@@ -160,12 +160,14 @@ func (w *world) pod(words []string) {
 
 func (w *world) podOption(b *body, key, value string) bool {
 	c, v := &b.Containers[0], &b.Volumes[0]
-	switch bytes := map[string]*unit.Bytes{"mem": &b.memory, "grow": &b.grows, "cache": &b.Used.Cache, "swap": &b.Used.Swap}; {
+	switch bytes := map[string]*unit.Bytes{"mem": &b.memory, "grow": &b.grows, "cache": &b.Used.Cache,
+		"swap": &b.Used.Swap}; {
 	case bytes[key] != nil:
 		*bytes[key] = unit.Bytes(amount(w.t, value))
 		return true
 	}
-	switch counts := map[string]*int64{"pids": &b.Used.PIDs, "rootfs": &c.Rootfs.Bytes, "logs": &c.Logs.Bytes, "volume": &v.Used.Bytes, "files": &v.Used.Inodes}; {
+	switch counts := map[string]*int64{"pids": &b.Used.PIDs, "rootfs": &c.Rootfs.Bytes, "logs": &c.Logs.Bytes,
+		"volume": &v.Used.Bytes, "files": &v.Used.Inodes}; {
 	case counts[key] != nil:
 		*counts[key] = amount(w.t, value)
 		b.Used.Storage = unit.Bytes(c.Rootfs.Bytes + c.Logs.Bytes + v.Used.Bytes)

@@ -123,7 +123,8 @@ func play(d *datadriven.TestData) (string, error) {
 
 func playNode(d *datadriven.TestData, seed uint64, l *load) (string, error) {
 	w := &world{load: l, now: unit.Instant(0).Add(time.Hour), runtime: "ready", api: "up", turns: true, exists: false,
-		latency: map[string]time.Duration{"runtime": 2 * time.Millisecond, "api": 5 * time.Millisecond}, count: map[string]int{}}
+		latency: map[string]time.Duration{"runtime": 2 * time.Millisecond,
+			"api": 5 * time.Millisecond}, count: map[string]int{}}
 	start := w.now
 	end := start
 	c := Default()
@@ -370,7 +371,8 @@ func (w *world) row(at, start unit.Instant) {
 			"reports", "failed", "lease gap")
 		w.from = 0
 	}
-	fmt.Fprintf(&w.out, "%8s %5d %8d %6d %8d %7d %6d %10s\n", at.Sub(start), w.count["ask"], w.count["register"], w.count["renew"],
+	fmt.Fprintf(&w.out, "%8s %5d %8d %6d %8d %7d %6d %10s\n", at.Sub(start), w.count["ask"], w.count["register"],
+		w.count["renew"],
 		w.count["compute"], w.count["report"], w.count["fail"], w.gap.Round(100*time.Millisecond))
 	w.count, w.gap = map[string]int{}, 0
 }

@@ -48,9 +48,11 @@ func TestMay(t *testing.T) {
 		"begun, and the agent died":      {"NeverVerifyPreloadedImages", Question{Image: app, Intent: true}, alice, false},
 		"records cannot be read":         {"NeverVerifyPreloadedImages", Question{Image: app, Unknown: true}, alice, false},
 		"nothing is checked":             {"NeverVerify", Question{Image: app, Record: private}, nobody, true},
-		"no credentials":                 {"NeverVerifyPreloadedImages", Question{Image: app, Record: private}, nobody, false},
-		"the same secret":                {"NeverVerifyPreloadedImages", Question{Image: app, Record: private}, alice, true},
-		"another tag of the name":        {"NeverVerifyPreloadedImages", Question{Image: "r.io/app", Record: private}, alice, true},
+		"no credentials": {"NeverVerifyPreloadedImages", Question{Image: app, Record: private}, nobody,
+			false},
+		"the same secret": {"NeverVerifyPreloadedImages", Question{Image: app, Record: private}, alice, true},
+		"another tag of the name": {"NeverVerifyPreloadedImages", Question{Image: "r.io/app", Record: private}, alice,
+			true},
 		"the same image under another name": {
 			"NeverVerifyPreloadedImages", Question{Image: "r.io/other", Record: private}, alice, false,
 		},
@@ -86,7 +88,8 @@ func TestMay(t *testing.T) {
 func TestAllowlist(t *testing.T) {
 	p := policy(t, "NeverVerifyAllowlistedImages", "r.io/base", "r.io/team/*")
 	for image, want := range map[string]bool{
-		"r.io/base:1": true, "r.io/base@sha256:0": true, "r.io/base/more": false, "r.io/team/x:2": true, "r.io/teams/x": false,
+		"r.io/base:1": true, "r.io/base@sha256:0": true, "r.io/base/more": false, "r.io/team/x:2": true,
+		"r.io/teams/x": false,
 	} {
 		if got := may(p, Question{Image: image}, User{}); got != want {
 			t.Errorf("%s: may be used: %v, want %v", image, got, want)
@@ -157,7 +160,8 @@ func TestMayRemembers(t *testing.T) {
 
 func TestNameOf(t *testing.T) {
 	for image, want := range map[string]string{
-		"app": "app", "app:1": "app", "r.io:5000/app": "r.io:5000/app", "r.io:5000/app:1@sha256:00": "r.io:5000/app", "r.io/app@sha256:00": "r.io/app",
+		"app": "app", "app:1": "app", "r.io:5000/app": "r.io:5000/app", "r.io:5000/app:1@sha256:00": "r.io:5000/app",
+		"r.io/app@sha256:00": "r.io/app",
 	} {
 		if got := NameOf(image); got != want {
 			t.Errorf("NameOf(%q) = %q, want %q", image, got, want)

@@ -62,7 +62,8 @@ func newSuccession(seed uint64) *succession {
 	}
 	for i := range 40 {
 		name := fmt.Sprintf("n%02d", i)
-		h.nodes[name] = &Node{Name: name, UID: name, Zone: fmt.Sprint("z", i%2), Status: map[ConditionType]Status{Ready: True},
+		h.nodes[name] = &Node{Name: name, UID: name, Zone: fmt.Sprint("z", i%2),
+			Status:      map[ConditionType]Status{Ready: True},
 			Allocatable: Load{CPU: 1 << 30, Memory: 1 << 30, Pods: 1 << 20}}
 		for j := range 2 {
 			p := Pod{

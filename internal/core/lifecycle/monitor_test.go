@@ -116,7 +116,8 @@ func BenchmarkZoneDies(b *testing.B) {
 		b.StopTimer()
 		now := unit.Instant(time.Hour)
 		m := New(now, Defaults())
-		tolerations := []Toleration{{Key: wellknown.TaintNotReady, Exists: true, Effect: NoExecute, Bounded: true, Seconds: 300}, {Key: wellknown.TaintUnreachable, Exists: true, Effect: NoExecute, Bounded: true, Seconds: 300}}
+		tolerations := []Toleration{{Key: wellknown.TaintNotReady, Exists: true, Effect: NoExecute, Bounded: true,
+			Seconds: 300}, {Key: wellknown.TaintUnreachable, Exists: true, Effect: NoExecute, Bounded: true, Seconds: 300}}
 		for i := range 5000 {
 			name := fmt.Sprintf("node-%05d", i)
 			m.NodeSeen(now, unit.Wall(now), Node{

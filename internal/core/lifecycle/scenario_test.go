@@ -429,7 +429,8 @@ func (w *world) carryOutPod(a Action) {
 
 func describe(a Action) string {
 	if a.Pod != nil {
-		return "pod " + a.Pod.Name + " " + [...]string{"not ready", "evicted", "collected: orphan", "collected: out of service"}[a.Do]
+		return "pod " + a.Pod.Name + " " + [...]string{"not ready", "evicted", "collected: orphan",
+			"collected: out of service"}[a.Do]
 	}
 	parts := []string{"node " + a.Node + ":"}
 	for _, c := range a.Unknown {
@@ -458,7 +459,8 @@ func (w *world) show(name string) string {
 		taints = append(taints, short(t))
 	}
 	slices.Sort(taints)
-	ready := map[Status]string{Absent: "Absent", True: "True", False: "False", Unknown: "Unknown"}[w.nodes[name].Status[Ready]]
+	ready := map[Status]string{Absent: "Absent", True: "True", False: "False",
+		Unknown: "Unknown"}[w.nodes[name].Status[Ready]]
 	return fmt.Sprintf("%s Ready=%s taints %v", name, ready, taints)
 }
 

@@ -302,7 +302,8 @@ func (h *history) decideZone(key string, names []string, state State, size int, 
 		z = &twinZone{rate: o.EvictionRate}
 		t.zones[key] = z
 	}
-	rate := map[State]float32{Normal: o.EvictionRate, FullDisruption: o.EvictionRate, PartialDisruption: o.SecondaryRate}[state]
+	rate := map[State]float32{Normal: o.EvictionRate, FullDisruption: o.EvictionRate,
+		PartialDisruption: o.SecondaryRate}[state]
 	if t.stopped || state == PartialDisruption && size <= o.LargeZone {
 		rate = 0
 	}

@@ -62,7 +62,8 @@ func TestComplete(t *testing.T) {
 }
 
 func TestCompleteWithoutNUMA(t *testing.T) {
-	m := Machine{CPUs: idset.Of(0, 1), Memory: unit.GiB, NodeFS: Filesystem{Capacity: unit.GiB}, HugePages: map[unit.Bytes]int64{2 * unit.MiB: 3, unit.GiB: 0}}.Complete()
+	m := Machine{CPUs: idset.Of(0, 1), Memory: unit.GiB, NodeFS: Filesystem{Capacity: unit.GiB},
+		HugePages: map[unit.Bytes]int64{2 * unit.MiB: 3, unit.GiB: 0}}.Complete()
 	if err := m.Check(); err != nil {
 		t.Error(err)
 	}
@@ -97,26 +98,34 @@ func TestCheckReportsEverything(t *testing.T) {
 		"nothing at all": {func(m *Machine) {
 			*m = Machine{HugePages: map[unit.Bytes]int64{3 * unit.MiB: -1}, Swap: -1, PIDs: -1}
 		},
-			[]string{"cpus: none", "memory: 0", "hugepages: 3Mi", "hugepages 3Mi: -1", "swap: -1", "pids: -1", "nodefs: 0", "imagefs: 0", "numa nodes: none"}},
+			[]string{"cpus: none", "memory: 0", "hugepages: 3Mi", "hugepages 3Mi: -1", "swap: -1", "pids: -1", "nodefs: 0",
+				"imagefs: 0", "numa nodes: none"}},
 		"sets": {func(m *Machine) { m.Offline, m.Isolated = idset.Of(3, 8), idset.Of(8, 9) },
 			[]string{"offline: 3: is online too", "isolated: 9: is no CPU"}},
 		"nodes": {func(m *Machine) {
 			m.NUMANodes[0].CPUs, m.NUMANodes[0].Memory, m.NUMANodes[0].Installed = idset.Of(0, 1, 4, 9), -1, -2
 			m.NUMANodes[1].HugePages = nil
-		}, []string{"numa node 0: 9: is no online CPU", "numa node 4: 4: is in another numa node", "numa nodes: 2-3: is in none", "numa node 0 memory: -1", "numa node 0 installed: -2", "hugepages 2Mi: 520: the nodes have 512"}},
+		}, []string{"numa node 0: 9: is no online CPU", "numa node 4: 4: is in another numa node",
+			"numa nodes: 2-3: is in none", "numa node 0 memory: -1", "numa node 0 installed: -2",
+			"hugepages 2Mi: 520: the nodes have 512"}},
 		"ids": {func(m *Machine) { m.NUMANodes[0].ID, m.NUMANodes[1].ID, m.NUMANodes[2].ID = 1024, 7, 7 },
-			[]string{"numa node 1024: 1024: want an id of 0 to 1023", "numa node 7: 7: want nodes in the order", "numa node 7: 7: is there twice"}},
+			[]string{"numa node 1024: 1024: want an id of 0 to 1023", "numa node 7: 7: want nodes in the order",
+				"numa node 7: 7: is there twice"}},
 		"distances": {func(m *Machine) { m.NUMANodes[0].Distances = map[NUMAID]int{0: 10, 2: 9, 3: 256} },
-			[]string{"numa node 0 distances to 2: 9: want 10 to 255", "numa node 0 distances to 3: 256", "distances: 3: there is no such node", "distances: 4: the distance to this node is missing"}},
+			[]string{"numa node 0 distances to 2: 9: want 10 to 255", "numa node 0 distances to 3: 256",
+				"distances: 3: there is no such node", "distances: 4: the distance to this node is missing"}},
 		"topology": {func(m *Machine) {
 			m.Sockets = map[SocketID]idset.Set{-1: idset.Of(0, 1), 1: {}, 2: idset.Of(2, 3, 4, 5, 6, 7)}
 			m.L3 = map[CacheID]idset.Set{0: m.CPUs, 1: idset.Of(7)}
 			m.Cores = m.Cores[1:]
-		}, []string{"socket -1: -1: want an id", "socket 1: none: want CPUs", "l3 group 1: 7: is in another l3 group too", "cores: 0,2: is in none", "die: 0-3: is partly in socket -1, partly not"}},
+		}, []string{"socket -1: -1: want an id", "socket 1: none: want CPUs", "l3 group 1: 7: is in another l3 group too",
+			"cores: 0,2: is in none", "die: 0-3: is partly in socket -1, partly not"}},
 		"devices": {func(m *Machine) {
 			m.Devices = map[string]map[string][]NUMAID{"": {"a": {2, 2}}, "example.com/gpu": {"g": {9}}}
 			m.PCIDevices = []PCIDevice{{Address: "0000:00:01.0", NUMANode: 1, Vendor: 1 << 16}, {Address: "0000:00:00.0"}}
-		}, []string{`devices: ""`, "device a of : 2: want numa nodes in order", "device g of example.com/gpu: 9: there is no such", "pci device 0000:00:01.0: 1: there is no such", "class 0x0, vendor 0x10000", "order of their addresses"}},
+		}, []string{`devices: ""`, "device a of : 2: want numa nodes in order",
+			"device g of example.com/gpu: 9: there is no such", "pci device 0000:00:01.0: 1: there is no such",
+			"class 0x0, vendor 0x10000", "order of their addresses"}},
 	} {
 		m := odd().Complete()
 		c.damage(&m)

@@ -373,7 +373,8 @@ func TestExcess(t *testing.T) {
 		Pod:        "more",
 		Containers: []Assigned{{Container: "c", Memory: []Block{block(unit.GiB, 0), block(3*unit.GiB, 2, 3)}}},
 	})
-	want := []Excess{{Nodes: []machine.NUMAID{0}, Owned: unit.GiB, Has: 512 * unit.MiB}, {Nodes: []machine.NUMAID{2, 3}, Owned: 3 * unit.GiB, Has: 2 * unit.GiB}}
+	want := []Excess{{Nodes: []machine.NUMAID{0}, Owned: unit.GiB, Has: 512 * unit.MiB}, {Nodes: []machine.NUMAID{2, 3},
+		Owned: 3 * unit.GiB, Has: 2 * unit.GiB}}
 	if got := s.Excess(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

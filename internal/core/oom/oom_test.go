@@ -192,7 +192,8 @@ func TestText(t *testing.T) {
 		{own, "Process 101 (hog) of container web" + held + "; 32Mi of the container's limit (32Mi) were in use"},
 		{system, "Process 101 (hog) of container web" + held + "; the memory of the machine was used up"},
 		{tier, "Process 101 (hog) of container web" + held + "; 32Mi of the limit of cgroup /kubepods (32Mi) were in use"},
-		{bare, "Process 100 (hog), the first of container web," + held + "; a limit that the kernel did not name was used up"},
+		{bare, "Process 100 (hog), the first of container web," + held +
+			"; a limit that the kernel did not name was used up"},
 	} {
 		if got := known().AddKill(c.kill, none).Text(); got != c.want {
 			t.Errorf("got  %s\nwant %s", got, c.want)

@@ -76,7 +76,8 @@ func disturb(w *world, r *rand.Rand, say func(string, ...any)) {
 	name := w.o.Spec.Containers[r.IntN(len(w.o.Spec.Containers))].Name
 	b := w.box(name)
 	what := r.IntN(17)
-	say("%-9s ! %s %s", w.since(), []string{"kill", "lose", "probe", "image", "sandbox dies", "forget", "reboot", "reboot lost", "fail", "fragile", "wall", "stop", "evict", "container gone", "resize", "meddle", "use"}[what], name)
+	say("%-9s ! %s %s", w.since(), []string{"kill", "lose", "probe", "image", "sandbox dies", "forget", "reboot",
+		"reboot lost", "fail", "fragile", "wall", "stop", "evict", "container gone", "resize", "meddle", "use"}[what], name)
 	switch what {
 	case 0:
 		if b != nil && b.alive() {
@@ -103,7 +104,8 @@ func disturb(w *world, r *rand.Rand, say func(string, ...any)) {
 	case 8:
 		kinds := []string{"create sandbox", "stop sandbox", "remove sandbox", "start", "stop", "remove", "resize", "finish"}
 		w.failures = append(w.failures, &failure{action: kinds[r.IntN(len(kinds))], times: 1 + r.IntN(3),
-			reason: []string{"ErrImagePull", "RunContainerError", "CreateContainerError"}[r.IntN(3)], leaves: []string{"", "created", "exited"}[r.IntN(3)]})
+			reason: []string{"ErrImagePull", "RunContainerError", "CreateContainerError"}[r.IntN(3)], leaves: []string{"",
+				"created", "exited"}[r.IntN(3)]})
 	case 9:
 		w.fragile = r.IntN(4)
 	case 10:

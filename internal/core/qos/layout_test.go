@@ -165,7 +165,8 @@ func FuzzReserved(f *testing.F) {
 				t.Fatal(err)
 			}
 			group, err := l.Reserved(name)
-			if err == nil && (!strings.HasPrefix(group, "/") || group == "/" || strings.Contains(group+"/", "/../") || strings.Contains(group, "//")) {
+			if err == nil && (!strings.HasPrefix(group, "/") || group == "/" || strings.Contains(group+"/", "/../") ||
+				strings.Contains(group, "//")) {
 				t.Errorf("%s %q: %q", driver, name, group)
 			}
 		}

@@ -17,7 +17,8 @@ func TestTierValues(t *testing.T) {
 	} {
 		sum.Add(p)
 	}
-	if want := (Requested{BurstableCPU: 1500, BurstableMemory: 110 * unit.MiB, GuaranteedMemory: 100 * unit.MiB}); sum != want {
+	if want := (Requested{BurstableCPU: 1500, BurstableMemory: 110 * unit.MiB,
+		GuaranteedMemory: 100 * unit.MiB}); sum != want {
 		t.Fatalf("requested %+v, want %+v", sum, want)
 	}
 	half := TierPolicy{ReservesMemory: true, ReservedPercent: 50, Allocatable: unit.GiB}
@@ -76,15 +77,18 @@ func TestMemoryQoS(t *testing.T) {
 		container string // min, low, high
 		pod       string // min, low
 	}{
-		"off":                          {off, container(amounts(-1, 100), amounts(-1, 200)), "absent absent kept", "absent absent"},
-		"burstable":                    {on, container(amounts(-1, 100), amounts(-1, 200)), "0 0 190Mi", "absent absent"},
-		"no limit":                     {on, container(amounts(-1, 100), none), "0 0 953956Ki", "absent absent"},
-		"no limit, node not known":     {sizeless, container(amounts(-1, 100), none), "0 0 kept", "absent absent"},
-		"no request":                   {on, container(none, amounts(-1, 100)), "0 0 90Mi", "absent absent"},
-		"best effort":                  {on, container(none, none), "0 0 kept", "absent absent"},
-		"request is the limit":         {on, container(amounts(-1, 100), amounts(-1, 100)), "0 0 kept", "absent absent"},
-		"guaranteed, tiered":           {tiered, container(amounts(1, 100), amounts(1, 100)), "100Mi absent kept", "100Mi absent"},
-		"burstable, tiered":            {tiered, container(amounts(-1, 100), amounts(-1, 200)), "absent 100Mi 190Mi", "absent 100Mi"},
+		"off": {off, container(amounts(-1, 100), amounts(-1, 200)), "absent absent kept",
+			"absent absent"},
+		"burstable":                {on, container(amounts(-1, 100), amounts(-1, 200)), "0 0 190Mi", "absent absent"},
+		"no limit":                 {on, container(amounts(-1, 100), none), "0 0 953956Ki", "absent absent"},
+		"no limit, node not known": {sizeless, container(amounts(-1, 100), none), "0 0 kept", "absent absent"},
+		"no request":               {on, container(none, amounts(-1, 100)), "0 0 90Mi", "absent absent"},
+		"best effort":              {on, container(none, none), "0 0 kept", "absent absent"},
+		"request is the limit":     {on, container(amounts(-1, 100), amounts(-1, 100)), "0 0 kept", "absent absent"},
+		"guaranteed, tiered": {tiered, container(amounts(1, 100), amounts(1, 100)), "100Mi absent kept",
+			"100Mi absent"},
+		"burstable, tiered": {tiered, container(amounts(-1, 100), amounts(-1, 200)), "absent 100Mi 190Mi",
+			"absent 100Mi"},
 		"burstable without it, tiered": {tiered, container(amounts(1, -1), none), "0 0 kept", "absent absent"},
 		"mark within the request's page": {
 			on, container(Amounts{Memory: unit.Of(unit.Bytes(8192))}, Amounts{Memory: unit.Of(unit.Bytes(8193))}), "0 0 kept",

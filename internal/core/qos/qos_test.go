@@ -141,7 +141,8 @@ func TestPodValuesBindOnlyByCompleteLimits(t *testing.T) {
 		"all limited":           {Pod{Containers: []Container{limited, limited}}, true, true},
 		"one without":           {Pod{Containers: []Container{limited, container(none, none)}}, false, false},
 		"one without CPU limit": {Pod{Containers: []Container{limited, container(none, amounts(-1, 64))}}, false, true},
-		"init without":          {Pod{Containers: []Container{limited}, Init: []Container{container(none, none)}}, false, false},
+		"init without": {Pod{Containers: []Container{limited}, Init: []Container{container(none, none)}}, false,
+			false},
 		"init after limited sidecar": {
 			Pod{Containers: []Container{limited}, Init: []Container{sidecar(none, amounts(1, 1)), container(none, none)}}, true,
 			true,
@@ -149,8 +150,9 @@ func TestPodValuesBindOnlyByCompleteLimits(t *testing.T) {
 		"pod level limits": {
 			Pod{Containers: []Container{container(none, none)}, Level: &Resources{Limits: amounts(500, 128)}}, true, true,
 		},
-		"best effort":                {Pod{Containers: []Container{container(none, none)}}, false, false},
-		"zero limit is none":         {Pod{Containers: []Container{container(amounts(100, 10), amounts(0, 0))}}, false, false},
+		"best effort": {Pod{Containers: []Container{container(none, none)}}, false, false},
+		"zero limit is none": {Pod{Containers: []Container{container(amounts(100, 10), amounts(0, 0))}}, false,
+			false},
 		"quota without memory limit": {Pod{Containers: []Container{container(none, amounts(100, -1))}}, true, false},
 		"sidecar without limit alone": {
 			Pod{Containers: []Container{limited}, Init: []Container{sidecar(none, none)}}, false, false,

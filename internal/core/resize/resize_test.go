@@ -40,9 +40,11 @@ func TestPlan(t *testing.T) {
 		{"a limit that is new closes, one that goes opens", Group{Has: size(9, ms, 0), Want: size(9, 0, 64)},
 			[]Group{{Name: "a", Has: size(9, ms, 0), Want: size(9, 0, 64)}},
 			[]string{"a memory=64", "(pod) memory=64", "(pod) quota=none", "a quota=none"}},
-		{"request up and limit down", Group{Has: size(10, 2*ms, 0), Want: size(20, ms, 0)}, []Group{{Name: "a", Has: size(10, 2*ms, 0), Want: size(20, ms, 0)}},
+		{"request up and limit down", Group{Has: size(10, 2*ms, 0), Want: size(20, ms, 0)},
+			[]Group{{Name: "a", Has: size(10, 2*ms, 0), Want: size(20, ms, 0)}},
 			[]string{"(pod) shares=20", "a shares=20 quota=1ms/100ms", "(pod) quota=1ms/100ms"}},
-		{"request down and limit up", Group{Has: size(20, ms, 0), Want: size(10, 2*ms, 0)}, []Group{{Name: "a", Has: size(20, ms, 0), Want: size(10, 2*ms, 0)}},
+		{"request down and limit up", Group{Has: size(20, ms, 0), Want: size(10, 2*ms, 0)},
+			[]Group{{Name: "a", Has: size(20, ms, 0), Want: size(10, 2*ms, 0)}},
 			[]string{"(pod) quota=2ms/100ms", "a shares=10 quota=2ms/100ms", "(pod) shares=10"}},
 		{
 			"what is not known is written early", Group{Want: size(10, ms, 64)}, nil,
@@ -142,7 +144,8 @@ func bound[T ~int64](l unit.Limit[T]) T {
 
 func TestRefusal(t *testing.T) {
 	pod := Group{Has: size(2, 0, 100), Want: size(2, 0, 50)}
-	steps := Plan(pod, []Group{{Name: "a", Has: size(2, 0, 0), Want: size(2, 0, 40)}, {Name: "b", Has: size(2, 0, 10), Want: size(2, 0, 20)}})
+	steps := Plan(pod, []Group{{Name: "a", Has: size(2, 0, 0), Want: size(2, 0, 40)}, {Name: "b", Has: size(2, 0, 10),
+		Want: size(2, 0, 20)}})
 	var reasons []string
 	for _, s := range steps {
 		if why := s.WhyNot(50); why != "" {

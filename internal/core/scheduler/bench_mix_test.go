@@ -256,6 +256,7 @@ func mixCluster(m *mixture, nodes int) *Placer {
 
 func benchNode(i int) Node {
 	name := "node-" + strconv.Itoa(i)
-	return Node{Name: name, PodsMax: 1 << 40, Labels: []Label{{Key: hostKey, Value: name}, {Key: "zone", Value: strconv.Itoa(i % 3)}, {Key: "topology.kubernetes.io/zone", Value: strconv.Itoa(i % 3)}},
+	return Node{Name: name, PodsMax: 1 << 40, Labels: []Label{{Key: hostKey, Value: name},
+		{Key: "zone", Value: strconv.Itoa(i % 3)}, {Key: "topology.kubernetes.io/zone", Value: strconv.Itoa(i % 3)}},
 		Allocatable: []Amount{{CPU, 64000}, {Memory, int64(256 * unit.GiB)}}}
 }

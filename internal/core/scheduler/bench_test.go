@@ -90,7 +90,8 @@ func benchPlace(b *testing.B, nodes int, change func(*Pod), leaves bool) {
 }
 
 func benchPod(id string) Pod {
-	return Pod{ID: PodID(id), Name: id, Namespace: "d", Labels: []Label{{Key: "app", Value: "web"}}, Requests: []Amount{{CPU, 100}, {Memory, 100 << 20}},
+	return Pod{ID: PodID(id), Name: id, Namespace: "d", Labels: []Label{{Key: "app", Value: "web"}},
+		Requests:     []Amount{{CPU, 100}, {Memory, 100 << 20}},
 		IncomingLoad: Load{100, 100 << 20}, PlacedLoad: Load{100, 100 << 20}}
 }
 
@@ -99,7 +100,8 @@ func benchCluster(nodes int) *Placer {
 	p := New(Options{})
 	for i := range nodes {
 		name := "node-" + strconv.Itoa(i)
-		p.NodeSeen(1, Node{Name: name, PodsMax: 1 << 40, Labels: []Label{{Key: hostKey, Value: name}, {Key: "zone", Value: strconv.Itoa(i % 3)}},
+		p.NodeSeen(1, Node{Name: name, PodsMax: 1 << 40, Labels: []Label{{Key: hostKey, Value: name},
+			{Key: "zone", Value: strconv.Itoa(i % 3)}},
 			Allocatable: []Amount{{CPU, 64000}, {Memory, int64(256 * unit.GiB)}}})
 		for k := range 10 {
 			x := benchPod(fmt.Sprintf("old-%d-%d", i, k))

@@ -104,12 +104,14 @@ func (h *history) randomPod() Pod {
 			TopologyKey:       key(),
 		}
 		if h.rng.IntN(4) == 0 {
-			t.Namespaces, t.NamespaceSelector = nil, LabelSelector{Requirements: []Requirement{{Key: "team", Op: In, Values: []string{"red"}}}}
+			t.Namespaces, t.NamespaceSelector = nil, LabelSelector{Requirements: []Requirement{{Key: "team", Op: In,
+				Values: []string{"red"}}}}
 		}
 		return t
 	}
 	for h.rng.IntN(3) == 0 {
-		p.Spread = append(p.Spread, SpreadConstraint{MaxSkew: 1 + int32(h.rng.IntN(2)), TopologyKey: key(), Hard: h.rng.IntN(2) == 0, Selector: app(),
+		p.Spread = append(p.Spread, SpreadConstraint{MaxSkew: 1 + int32(h.rng.IntN(2)), TopologyKey: key(),
+			Hard: h.rng.IntN(2) == 0, Selector: app(),
 			MinDomains: 1 + int32(h.rng.IntN(2)), IgnoreAffinity: h.rng.IntN(4) == 0, HonorTaints: h.rng.IntN(3) == 0})
 	}
 	switch h.rng.IntN(9) {

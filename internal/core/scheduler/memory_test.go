@@ -223,8 +223,10 @@ func sizesOf(p *Placer) string {
 		budgets += len(in.byName)
 	}
 	s := &c.waits
-	waits := fmt.Sprint(len(s.of), len(s.audiences), len(s.byClaim), len(s.byClass), len(s.preemptors), s.checking.Len(), len(s.searching),
-		len(s.room.byLabel), len(s.room.byName), s.room.others.size, len(s.node.byLabel), len(s.node.byName), s.node.others.size)
+	waits := fmt.Sprint(len(s.of), len(s.audiences), len(s.byClaim), len(s.byClass), len(s.preemptors), s.checking.Len(),
+		len(s.searching),
+		len(s.room.byLabel), len(s.room.byName), s.room.others.size, len(s.node.byLabel), len(s.node.byName),
+		s.node.others.size)
 	return fmt.Sprintf("classes %d, census %s, demands %d, columns %d, strings %d, pods %d, rows %d, keys %d, storage %s, plans %d, spaces %d, budgets %d of %d, nominations %d, entries %d, waits %s",
 		len(c.classes), c.Sizes(),
 		len(c.demands.all), len(c.columns.byName), c.intern.Len(), len(c.pods), len(c.rows), len(c.keys), c.storage.Sizes(),

@@ -36,7 +36,8 @@ func (w *world) storage(f []string) (lines []string, known bool) {
 		p.DriverSeen(w.now, f[1], f[2] == "capacities")
 	case "capacity":
 		key, value, _ := strings.Cut(args["in"], ":")
-		p.CapacitySeen(w.now, Capacity{Namespace: "kube-system", Name: f[1], Class: args["class"], Size: number(args["size"]), Sized: true,
+		p.CapacitySeen(w.now, Capacity{Namespace: "kube-system", Name: f[1], Class: args["class"], Size: number(args["size"]),
+			Sized: true,
 			Nodes: &LabelSelector{Requirements: []Requirement{{Key: key, Op: In, Values: []string{value}}}}})
 	case "volume":
 		p.VolumeSeen(w.now, parseVolume(f[1], version, args))

@@ -152,7 +152,8 @@ func (w *world) run(t *testing.T, d *datadriven.TestData, f []string) []string {
 	case "next":
 		return w.next(args)
 	case "bound":
-		outcome := map[string]Outcome{"done": BindDone, "refused": BindRefused, "lost": BindLost, "withdrawn": BindWithdrawn}[args[1]]
+		outcome := map[string]Outcome{"done": BindDone, "refused": BindRefused, "lost": BindLost,
+			"withdrawn": BindWithdrawn}[args[1]]
 		w.placer.Bound(w.now, w.pods[args[0]], outcome)
 	case "eviction-failed":
 		w.placer.EvictionFailed(w.now, PodID(args[0]))

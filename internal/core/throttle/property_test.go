@@ -27,7 +27,8 @@ func history(t *testing.T, seed uint64) string {
 		case 0:
 			w.server.answer, w.server.retryAfter = Refused, time.Duration(chance.IntN(15))*time.Second
 		case 1:
-			w.server.answer, w.server.failsAfter, w.server.retryAfter = Failed, time.Duration(chance.IntN(3000))*time.Millisecond, 0
+			w.server.answer, w.server.failsAfter, w.server.retryAfter = Failed,
+				time.Duration(chance.IntN(3000))*time.Millisecond, 0
 		case 2:
 			w.server.others = chance.IntN(40)
 		case 3:

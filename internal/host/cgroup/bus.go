@@ -169,7 +169,8 @@ func (b *Bus) Stop(name string) error {
 		}
 		// systemd keeps a failed unit until ResetFailedUnit is called. For a unit that has not failed, which is the usual
 		// case, the call is an error.
-		if err := conn.ResetFailedUnitContext(ctx, name); err != nil && !isBusError(err, "org.freedesktop.systemd1.NoSuchUnit") {
+		if err := conn.ResetFailedUnitContext(ctx, name); err != nil &&
+			!isBusError(err, "org.freedesktop.systemd1.NoSuchUnit") {
 			return err
 		}
 		return nil

@@ -71,7 +71,8 @@ type hierarchy struct {
 
 // v1Controllers are the controllers and named hierarchies in which groups are created on v1: all that a runtime uses.
 var v1Controllers = []string{
-	"cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb", "devices", "freezer", "blkio", "net_cls", "net_prio", "perf_event", "rdma", "misc", "systemd",
+	"cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb", "devices", "freezer", "blkio", "net_cls", "net_prio",
+	"perf_event", "rdma", "misc", "systemd",
 }
 
 // v2Controllers are the controllers that are enabled for groups on v2. io is enabled for its statistics.
@@ -174,7 +175,8 @@ func (t *Tree) Require() error {
 	if t.mode != V2 {
 		advice = "mount them: mount -t cgroup -o <controller> cgroup " + filepath.Join(t.mount, "<controller>")
 	}
-	return fmt.Errorf("open cgroups: %s (%s): missing controllers: %s; %s", t.mount, t.mode, strings.Join(missing, ", "), advice)
+	return fmt.Errorf("open cgroups: %s (%s): missing controllers: %s; %s", t.mount, t.mode, strings.Join(missing, ", "),
+		advice)
 }
 
 // Exists reports whether group exists in every hierarchy in which Apply creates it.

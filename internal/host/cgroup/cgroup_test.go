@@ -34,7 +34,8 @@ func TestOpenDetectsTheMode(t *testing.T) {
 	}
 	v1 := open(t, "testdata/v1-comounted")
 	if v1.Mode() != Hybrid || len(v1.hierarchies) != 6 {
-		t.Errorf("v1: mode %s, %d hierarchies, want hybrid and 6 (cpu and cpuacct are one, hugetlb is not mounted)", v1.Mode(), len(v1.hierarchies))
+		t.Errorf("v1: mode %s, %d hierarchies, want hybrid and 6 (cpu and cpuacct are one, hugetlb is not mounted)",
+			v1.Mode(), len(v1.hierarchies))
 	}
 	if want := []string{"cpu", "cpuacct", "cpuset", "memory", "pids", "systemd"}; !slices.Equal(v1.Controllers(), want) {
 		t.Errorf("v1: controllers %v, want %v", v1.Controllers(), want)
@@ -55,7 +56,8 @@ func TestOpenSaysWhatIsMissing(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	want := Usage{
-		CPU: unit.Of(1500 * time.Millisecond), Memory: unit.Of(10 * unit.MiB), WorkingSet: unit.Of(8 * unit.MiB), RSS: unit.Of(4 * unit.MiB),
+		CPU: unit.Of(1500 * time.Millisecond), Memory: unit.Of(10 * unit.MiB), WorkingSet: unit.Of(8 * unit.MiB),
+		RSS:        unit.Of(4 * unit.MiB),
 		PageFaults: unit.Of(int64(1001)), MajorPageFaults: unit.Of(int64(7)), PIDs: unit.Of(int64(3)),
 	}
 	got, err := open(t, "testdata/v2").Usage(pod7)
@@ -73,7 +75,8 @@ func TestUsage(t *testing.T) {
 	if err != nil || root.CPU.OrZero() != 812345678*time.Microsecond || root.Memory.IsSet() || root.PIDs.IsSet() {
 		t.Errorf("v2 root: %+v, %v; want CPU only", root, err)
 	}
-	if _, err := open(t, "testdata/v2").Usage("/kubepods/gone"); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "/kubepods/gone") {
+	if _, err := open(t, "testdata/v2").Usage("/kubepods/gone"); !errors.Is(err, os.ErrNotExist) ||
+		!strings.Contains(err.Error(), "/kubepods/gone") {
 		t.Errorf("group that is not there: %v", err)
 	}
 }
@@ -109,7 +112,8 @@ func TestPIDs(t *testing.T) {
 }
 
 func TestChildren(t *testing.T) {
-	if got, err := open(t, "testdata/v1-comounted").Children("/kubepods/burstable"); err != nil || !slices.Equal(got, []string{"pod7"}) {
+	if got, err := open(t, "testdata/v1-comounted").Children("/kubepods/burstable"); err != nil ||
+		!slices.Equal(got, []string{"pod7"}) {
 		t.Errorf("children %v, %v", got, err)
 	}
 	if got, err := open(t, "testdata/v2").Children("/gone"); err != nil || got != nil {
@@ -148,7 +152,8 @@ func (k kernel2) makeDir(dir string) error {
 		case "cpuset":
 			files["cpuset.cpus"] = ""
 		case "memory":
-			files["memory.max"], files["memory.high"], files["memory.min"], files["memory.low"], files["memory.swap.max"] = "max", "max", "0", "0", "max"
+			files["memory.max"], files["memory.high"], files["memory.min"], files["memory.low"],
+				files["memory.swap.max"] = "max", "max", "0", "0", "max"
 		case "pids":
 			files["pids.max"] = "max"
 		case "hugetlb":
@@ -187,14 +192,16 @@ func fill(t *testing.T, dir string, files map[string]string) {
 
 func TestApplyOnV2EnablesControllersTopDown(t *testing.T) {
 	dir := t.TempDir()
-	fill(t, dir, map[string]string{"cgroup.controllers": "cpuset cpu io memory hugetlb pids rdma\n", "cgroup.subtree_control": "", "cgroup.procs": "1\n"})
+	fill(t, dir, map[string]string{"cgroup.controllers": "cpuset cpu io memory hugetlb pids rdma\n",
+		"cgroup.subtree_control": "", "cgroup.procs": "1\n"})
 	tree := open(t, dir)
 	tree.makeDir, tree.removeDir = kernel2{t}.makeDir, kernel2{t}.removeDir
 	v := qos.Values{
 		CPUShares: unit.Of(qos.Shares(512)), CPUQuota: unit.LimitTo(50 * time.Millisecond), CPUPeriod: 100 * time.Millisecond,
 		Memory: unit.LimitTo(128 * unit.MiB), PIDs: unit.LimitTo(int64(100)),
 		HugePages: map[unit.Bytes]unit.Bytes{2 * unit.MiB: 4 * unit.MiB}, CPUs: idset.Of(0, 1, 3),
-		MemoryMin: unit.Of(64 * unit.MiB), MemoryLow: unit.Of(32 * unit.MiB), MemoryHigh: unit.LimitTo(96 * unit.MiB), Swap: unit.LimitTo(unit.Bytes(0)),
+		MemoryMin: unit.Of(64 * unit.MiB), MemoryLow: unit.Of(32 * unit.MiB), MemoryHigh: unit.LimitTo(96 * unit.MiB),
+		Swap: unit.LimitTo(unit.Bytes(0)),
 	}
 	for range 2 { // the second time over the existing groups
 		if err := tree.Apply(pod7, v); err != nil {
@@ -223,7 +230,8 @@ func TestApplyOnV2EnablesControllersTopDown(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %q", file, got, err, want)
 		}
 	}
-	if err := tree.Apply(pod7, qos.Values{CPUQuota: unit.Unlimited[time.Duration](), Memory: unit.Unlimited[unit.Bytes]()}); err != nil {
+	if err := tree.Apply(pod7, qos.Values{CPUQuota: unit.Unlimited[time.Duration](),
+		Memory: unit.Unlimited[unit.Bytes]()}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := tree.Values(pod7)
@@ -243,7 +251,8 @@ func TestMissingControllerIsNamedOnlyWhenItMatters(t *testing.T) {
 	fill(t, dir, map[string]string{"cgroup.controllers": "cpu\n", "cgroup.subtree_control": "", "cgroup.procs": ""})
 	tree := open(t, dir)
 	tree.makeDir = kernel2{t}.makeDir
-	if err := tree.Apply("/a", qos.Values{Memory: unit.Unlimited[unit.Bytes](), PIDs: unit.Unlimited[int64](), HugePages: map[unit.Bytes]unit.Bytes{}}); err != nil {
+	if err := tree.Apply("/a", qos.Values{Memory: unit.Unlimited[unit.Bytes](), PIDs: unit.Unlimited[int64](),
+		HugePages: map[unit.Bytes]unit.Bytes{}}); err != nil {
 		t.Errorf("no bound without a controller: %v", err)
 	}
 	err := tree.Apply("/a", qos.Values{Memory: unit.LimitTo(unit.MiB)})
@@ -263,7 +272,8 @@ func TestReadersSayFileLineAndReason(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), `g/cpu.stat: line 2: usage_usec: "x": not a number`) {
 		t.Errorf("cpu.stat: %v", err)
 	}
-	if _, err = tree.PIDs("/g"); err == nil || !strings.Contains(err.Error(), `g/cgroup.procs: line 2: "abc": not a process id`) {
+	if _, err = tree.PIDs("/g"); err == nil ||
+		!strings.Contains(err.Error(), `g/cgroup.procs: line 2: "abc": not a process id`) {
 		t.Errorf("cgroup.procs: %v", err)
 	}
 	if _, err = tree.Usage("/h"); err == nil || !strings.Contains(err.Error(), `h/memory.current: "max": not a number`) {
@@ -272,7 +282,8 @@ func TestReadersSayFileLineAndReason(t *testing.T) {
 }
 
 func FuzzParsers(f *testing.F) {
-	for _, seed := range []string{"usage_usec 1\nuser_usec 2\n", "max 100000", "50000 100000", "18446744073709551615", "-1", "2MB", "4294967295GB", "a", " ", "\n\n", "usage_usec", "0 0"} {
+	for _, seed := range []string{"usage_usec 1\nuser_usec 2\n", "max 100000", "50000 100000", "18446744073709551615",
+		"-1", "2MB", "4294967295GB", "a", " ", "\n\n", "usage_usec", "0 0"} {
 		cost.Attack(f, seed)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -25,7 +25,8 @@ var filesV1 = []counterFile{
 	{"cpuacct", "cpuacct.usage", number(CPUTime, 1)},
 	{"cpuacct", "cpuacct.stat", keyed(key{"user", CPUUser, perTick}, key{"system", CPUSystem, perTick})},
 	{"cpu", "cpu.stat", keyed(key{"nr_periods", CPUPeriods, 1}, key{"nr_throttled", CPUThrottledPeriods, 1},
-		key{"throttled_time", CPUThrottledTime, 1}, key{"nr_bursts", CPUBurstPeriods, 1}, key{"burst_time", CPUBurstTime, 1})},
+		key{"throttled_time", CPUThrottledTime, 1}, key{"nr_bursts", CPUBurstPeriods, 1}, key{"burst_time", CPUBurstTime,
+			1})},
 	{"cpu", "cpu.shares", number(CPUShares, 1)},
 	{"cpu", "cpu.cfs_quota_us", number(CPUQuota, perMicro)}, // -1: none
 	{"cpu", "cpu.cfs_period_us", number(CPUPeriod, perMicro)},
@@ -51,7 +52,8 @@ var filesV1 = []counterFile{
 // filesV2 are the files of Documentation/admin-guide/cgroup-v2.rst.
 var filesV2 = []counterFile{
 	{"cpu", "cpu.stat", keyed(key{"usage_usec", CPUTime, perMicro}, key{"user_usec", CPUUser, perMicro},
-		key{"system_usec", CPUSystem, perMicro}, key{"nr_periods", CPUPeriods, 1}, key{"nr_throttled", CPUThrottledPeriods, 1},
+		key{"system_usec", CPUSystem, perMicro}, key{"nr_periods", CPUPeriods, 1}, key{"nr_throttled", CPUThrottledPeriods,
+			1},
 		key{"throttled_usec", CPUThrottledTime, perMicro}, key{"nr_bursts", CPUBurstPeriods, 1},
 		key{"burst_usec", CPUBurstTime, perMicro})},
 	{"cpu", "cpu.weight", number(CPUWeight, 1)},

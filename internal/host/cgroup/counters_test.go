@@ -15,7 +15,8 @@ const counted = "/kubepods/podu"
 
 // v2Counters is a group of cgroup v2 with every file that is read, below a tree.
 func v2Counters() map[string]string {
-	files := map[string]string{"cgroup.controllers": "cpuset cpu io memory pids\n", "cgroup.procs": "1\n", "cpu.stat": "usage_usec 7\n"}
+	files := map[string]string{"cgroup.controllers": "cpuset cpu io memory pids\n", "cgroup.procs": "1\n",
+		"cpu.stat": "usage_usec 7\n"}
 	for name, text := range map[string]string{
 		"cgroup.procs": "41\n0\n42\n", "cgroup.events": "populated 1\n",
 		"cpu.stat":   "usage_usec 1500000\nuser_usec 1000000\nsystem_usec 500000\nnr_periods 10\nnr_throttled 2\nthrottled_usec 1234\nnr_bursts 1\nburst_usec 5\n",
@@ -45,13 +46,15 @@ func v1Counters() map[string]string {
 		"cpuacct/cpuacct.usage": "1500000000\n", "cpuacct/cpuacct.stat": "user 100\nsystem 50\n",
 		"cpu/cpu.stat":   "nr_periods 10\nnr_throttled 2\nthrottled_time 1234000\nnr_bursts 1\nburst_time 5000\n",
 		"cpu/cpu.shares": "1536\n", "cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n",
-		"memory/memory.usage_in_bytes": "1000\n", "memory/memory.max_usage_in_bytes": "3000\n", "memory/memory.failcnt": "6\n",
+		"memory/memory.usage_in_bytes": "1000\n", "memory/memory.max_usage_in_bytes": "3000\n",
+		"memory/memory.failcnt":             "6\n",
 		"memory/memory.kmem.usage_in_bytes": "90\n", "memory/memory.limit_in_bytes": "4096\n",
 		"memory/memory.soft_limit_in_bytes": "512\n", "memory/memory.memsw.limit_in_bytes": "9223372036854771712\n",
 		"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
 		"memory/memory.stat": "cache 1\nrss 2\npgfault 70\npgmajfault 2\ntotal_cache 500\ntotal_rss 300\ntotal_mapped_file 40\ntotal_swap 20\n" +
 			"total_pgfault 77\ntotal_pgmajfault 3\ntotal_inactive_file 200\ntotal_active_file 250\n",
-		"pids/pids.current": "4\n", "pids/pids.max": "max\n", "pids/cgroup.procs": "41\n0\n42\n", "pids/cgroup.clone_children": "0\n",
+		"pids/pids.current": "4\n", "pids/pids.max": "max\n", "pids/cgroup.procs": "41\n0\n42\n",
+		"pids/cgroup.clone_children":                      "0\n",
 		"blkio/blkio.throttle.io_service_bytes_recursive": "8:0 Read 4096\n8:0 Write 8192\n8:0 Sync 1\n8:0 Total 12288\nTotal 12288\n",
 		"blkio/blkio.throttle.io_serviced_recursive":      "8:0 Read 1\n8:0 Write 2\nTotal 3\n",
 	} {
@@ -70,8 +73,10 @@ func TestCounters(t *testing.T) {
 	for c, v := range map[Counter]int64{
 		CPUTime: 1_500_000_000, CPUUser: 1_000_000_000, CPUSystem: 500_000_000, CPUPeriods: 10, CPUThrottledPeriods: 2,
 		CPUThrottledTime: 1_234_000, CPUBurstPeriods: 1, CPUBurstTime: 5_000, CPUQuota: 50_000_000, CPUPeriod: 100_000_000,
-		MemoryCharged: 1000, MemoryPeak: 3000, MemoryLimit: 4096, MemorySoftLimit: 512, SwapLimit: NoLimit, MemoryLimitHits: 6,
-		MemoryKernel: 90, MemoryOOMKills: 1, MemoryCache: 500, MemoryAnonymous: 300, MemoryMapped: 40, MemoryActiveFile: 250,
+		MemoryCharged: 1000, MemoryPeak: 3000, MemoryLimit: 4096, MemorySoftLimit: 512, SwapLimit: NoLimit,
+		MemoryLimitHits: 6,
+		MemoryKernel:    90, MemoryOOMKills: 1, MemoryCache: 500, MemoryAnonymous: 300, MemoryMapped: 40,
+		MemoryActiveFile:   250,
 		MemoryInactiveFile: 200, MemorySwapped: 20, PageFaults: 77, MajorPageFaults: 3, Threads: 4, ThreadsLimit: NoLimit,
 	} {
 		want[c] = v
@@ -102,7 +107,8 @@ func TestCounters(t *testing.T) {
 					t.Errorf("%s: counter %d: %d, want %d", name, i, got[i], c.want[i])
 				}
 			}
-			if want := []Device{{Major: 1}, {Major: 8, ReadBytes: 4096, WriteBytes: 8192, Reads: 1, Writes: 2}}; !slices.Equal(devices, want) {
+			if want := []Device{{Major: 1}, {Major: 8, ReadBytes: 4096, WriteBytes: 8192, Reads: 1,
+				Writes: 2}}; !slices.Equal(devices, want) {
 				t.Errorf("%s: devices %+v, want %+v", name, devices, want)
 			}
 			var root Counters
@@ -156,7 +162,8 @@ func TestLiveCounters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, which := range map[string]Counter{"CPU": CPUTime, "memory": MemoryCharged, "quota period": CPUPeriod, "threads": Threads} {
+	for name, which := range map[string]Counter{"CPU": CPUTime, "memory": MemoryCharged, "quota period": CPUPeriod,
+		"threads": Threads} {
 		if c[which] == Absent {
 			t.Errorf("%s: absent; usage is %+v", name, u)
 		}

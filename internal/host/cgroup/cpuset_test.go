@@ -30,7 +30,8 @@ func TestLiveConfine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, group := range []string{"/own", "/shared/narrow"} { // the first as the runtime makes it, the second as a container may
+	// the first as the runtime makes it, the second as a container may
+	for _, group := range []string{"/own", "/shared/narrow"} {
 		if err := writeCPUs(tree.dirOf("cpuset", pod+group), own); err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +51,8 @@ func TestLiveConfine(t *testing.T) {
 		}
 	}
 	confine(own, rest)
-	expect("one owns", map[string]idset.Set{"": all, "/own": own, "/shared": rest, "/shared/inner": rest, "/shared/narrow": rest})
+	expect("one owns", map[string]idset.Set{"": all, "/own": own, "/shared": rest, "/shared/inner": rest,
+		"/shared/narrow": rest})
 	if err := tree.Remove(pod + "/own"); err != nil {
 		t.Fatal(err)
 	}

@@ -106,7 +106,8 @@ func (t *Tree) killEach(group string, begun time.Time) (Killing, error) {
 			return k, err
 		}
 	}
-	return k, fmt.Errorf("processes are forked faster than they are killed: %d were killed in %d rounds", k.Processes, killRounds)
+	return k, fmt.Errorf("processes are forked faster than they are killed: %d were killed in %d rounds", k.Processes,
+		killRounds)
 }
 
 // signalAll signals all processes of group, and counts those that were not signalled before. first are the first of

@@ -78,7 +78,8 @@ func TestLiveKillEndsAForkBomb(t *testing.T) {
 	}
 	// 127 shells that start others forever and ignore SIGTERM. The limit is for accidents: a shell that cannot fork
 	// exits, so a bomb that reaches its limit dies out.
-	inside(t, tree, group+"/c1", `trap "" TERM; bomb() { if [ $1 -gt 0 ]; then bomb $(($1-1)) & bomb $(($1-1)) & fi; while :; do sleep 0.1; done; }; bomb 6`)
+	inside(t, tree, group+"/c1",
+		`trap "" TERM; bomb() { if [ $1 -gt 0 ]; then bomb $(($1-1)) & bomb $(($1-1)) & fi; while :; do sleep 0.1; done; }; bomb 6`)
 	until(t, "a hundred processes", func() bool { return count(tree, group) >= 100 })
 	k, err := tree.Kill(group)
 	t.Logf("%d processes by %s in %v, of them released %d", k.Processes, k.How, k.Signalled, k.FreeMemory())
@@ -116,7 +117,8 @@ func TestLiveThresholdNotifies(t *testing.T) {
 	if err := tree.Apply(group, qos.Values{Memory: unit.LimitTo(64 * unit.MiB)}); err != nil {
 		t.Fatal(err)
 	}
-	sources, err := tree.MemoryNotifications(group, []unit.Bytes{24 * unit.MiB}, psi.Threshold{Stall: 50 * time.Millisecond, Window: 2 * time.Second})
+	sources, err := tree.MemoryNotifications(group, []unit.Bytes{24 * unit.MiB},
+		psi.Threshold{Stall: 50 * time.Millisecond, Window: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +146,8 @@ func TestLiveThresholdNotifies(t *testing.T) {
 		t.Fatalf("rang %v, %v", rang, err)
 	}
 	after, err := tree.Footprint(group)
-	if err != nil || after.Charged <= before.Charged || after.WorkingSet > after.Charged || after.Cache > after.WorkingSet {
+	if err != nil || after.Charged <= before.Charged || after.WorkingSet > after.Charged ||
+		after.Cache > after.WorkingSet {
 		t.Errorf("footprint %+v, then %+v, %v", before, after, err)
 	}
 }
@@ -152,7 +155,8 @@ func TestLiveThresholdNotifies(t *testing.T) {
 // watch returns a Waiter with a group's notifications, none of which is pending.
 func watch(t *testing.T, tree *Tree, group string) *epoll.Waiter {
 	t.Helper()
-	sources, err := tree.MemoryNotifications(group, nil, psi.Threshold{Stall: 20 * time.Millisecond, Window: 500 * time.Millisecond})
+	sources, err := tree.MemoryNotifications(group, nil, psi.Threshold{Stall: 20 * time.Millisecond,
+		Window: 500 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +210,8 @@ func TestLiveReclaim(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "file")
-	cmd := inside(t, tree, group, "head -c 48000000 /dev/zero > "+file+"; sync "+file+"; echo > "+file+".done; exec sleep 100")
+	cmd := inside(t, tree, group, "head -c 48000000 /dev/zero > "+file+"; sync "+file+"; echo > "+file+
+		".done; exec sleep 100")
 	until(t, "it has written", func() bool { _, err := os.Stat(file + ".done"); return err == nil })
 	before, err := tree.Footprint(group)
 	if err != nil || before.Charged < 40*unit.MiB {
@@ -258,6 +263,7 @@ func TestLiveFreeMemoryOfFrozenProcesses(t *testing.T) {
 	pids, before := count(tree, group), charged()
 	released := Killing{dying: dying}.FreeMemory()
 	if after := charged(); released == 0 || after > before/4 || count(tree, group) != pids {
-		t.Errorf("%d of %d processes released; the group had %v, has %v and %d processes", released, pids, before, after, count(tree, group))
+		t.Errorf("%d of %d processes released; the group had %v, has %v and %d processes", released, pids, before, after,
+			count(tree, group))
 	}
 }

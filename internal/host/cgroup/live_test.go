@@ -69,7 +69,8 @@ func TestLiveApplyIsWhatTheKernelHolds(t *testing.T) {
 	if !tree.Exists(group) || tree.Exists(root+"/besteffort") {
 		t.Error("Exists is wrong")
 	}
-	if err := tree.Apply(group, qos.Values{CPUQuota: unit.Unlimited[time.Duration](), Memory: unit.Unlimited[unit.Bytes](), PIDs: unit.Unlimited[int64]()}); err != nil {
+	if err := tree.Apply(group, qos.Values{CPUQuota: unit.Unlimited[time.Duration](), Memory: unit.Unlimited[unit.Bytes](),
+		PIDs: unit.Unlimited[int64]()}); err != nil {
 		t.Fatal(err)
 	}
 	if got, err = tree.Values(group); err != nil || !got.CPUQuota.IsUnlimited() || !got.Memory.IsUnlimited() {

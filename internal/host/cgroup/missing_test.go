@@ -25,7 +25,8 @@ func TestMissingOnV1(t *testing.T) {
 	set := filepath.Join(dir, "cpuset/a")
 	want := map[string]string{
 		"cpuacct": "mkdir -p " + dir + "/cpuacct/a/b",
-		"cpuset":  "mkdir " + set + "/b && cat " + set + "/cpuset.cpus > " + set + "/b/cpuset.cpus && cat " + set + "/cpuset.mems > " + set + "/b/cpuset.mems",
+		"cpuset": "mkdir " + set + "/b && cat " + set + "/cpuset.cpus > " + set + "/b/cpuset.cpus && cat " + set +
+			"/cpuset.mems > " + set + "/b/cpuset.mems",
 		"memory":  "mkdir -p " + dir + "/memory/a/b",
 		"systemd": "mkdir -p " + dir + "/systemd/a/b",
 		"pids":    "mkdir -p " + dir + "/pids/a/b",
@@ -50,14 +51,16 @@ func TestMissingOnV2(t *testing.T) {
 	tree := open(t, dir)
 	root := filepath.Join(dir, "cgroup.subtree_control")
 	slice := filepath.Join(dir, "system.slice")
-	if got, err := tree.Missing("/system.slice"); err != nil || !slices.Equal(got, []Missing{{"cpuset", slice, "echo +cpuset > " + root}}) {
+	if got, err := tree.Missing("/system.slice"); err != nil ||
+		!slices.Equal(got, []Missing{{"cpuset", slice, "echo +cpuset > " + root}}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	got, err := tree.Missing("/system.slice/a")
 	if err != nil || len(got) != 4 {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	if want := "mkdir -p " + slice + "/a && echo +cpuset > " + root + " && echo +cpuset > " + slice + "/cgroup.subtree_control"; got[1].Command != want {
+	if want := "mkdir -p " + slice + "/a && echo +cpuset > " + root + " && echo +cpuset > " + slice +
+		"/cgroup.subtree_control"; got[1].Command != want {
 		t.Errorf("%s: %s, want %s", got[1].Controller, got[1].Command, want)
 	}
 	if want := "mkdir -p " + slice + "/a && echo +memory > " + slice + "/cgroup.subtree_control"; got[2].Command != want {
@@ -89,7 +92,8 @@ func TestLiveMissingCommandsMakeTheGroup(t *testing.T) {
 			}
 		}
 		missing, err := tree.Missing(group)
-		if err != nil || len(missing) == 0 || tree.Mode() != V2 && slices.ContainsFunc(missing, func(m Missing) bool { return m.Controller == "memory" }) {
+		if err != nil || len(missing) == 0 || tree.Mode() != V2 && slices.ContainsFunc(missing,
+			func(m Missing) bool { return m.Controller == "memory" }) {
 			t.Fatalf("%s: %+v, %v", name, missing, err)
 		}
 		make(group, missing)

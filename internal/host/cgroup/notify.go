@@ -77,7 +77,8 @@ func watchV1(dir, file, argument string) (epoll.Source, error) {
 	if err != nil {
 		return epoll.Source{}, fmt.Errorf("%s: eventfd: %w", path, err)
 	}
-	if err := write(filepath.Join(dir, "cgroup.event_control"), fmt.Sprintf("%d %d %s", event, watched, argument)); err != nil {
+	if err := write(filepath.Join(dir, "cgroup.event_control"), fmt.Sprintf("%d %d %s", event, watched,
+		argument)); err != nil {
 		unix.Close(event)
 		return epoll.Source{}, fmt.Errorf("%s: %w", path, err)
 	}

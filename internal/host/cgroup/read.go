@@ -72,7 +72,8 @@ func (t *Tree) usageV1(group string, u *Usage) error {
 	if err != nil {
 		return err
 	}
-	return u.readMemory(charged, filepath.Join(dir, "memory.stat"), "total_inactive_file", "total_rss", "total_pgfault", "total_pgmajfault")
+	return u.readMemory(charged, filepath.Join(dir, "memory.stat"), "total_inactive_file", "total_rss", "total_pgfault",
+		"total_pgmajfault")
 }
 
 func (t *Tree) usageV2(group string, u *Usage) error {

@@ -158,7 +158,8 @@ func (t *Tree) setMemoryV1(group string, limit unit.Limit[unit.Bytes]) error {
 	err := setLimit(t, "memory", group, "memory.limit_in_bytes", limit, "-1")
 	if errors.Is(err, unix.EBUSY) {
 		usage, _ := readText(filepath.Join(t.dirOf("memory", group), "memory.usage_in_bytes"))
-		return fmt.Errorf("%w: %w: memory.usage_in_bytes is %s and could not be reclaimed below the limit", ErrRefused, err, usage)
+		return fmt.Errorf("%w: %w: memory.usage_in_bytes is %s and could not be reclaimed below the limit", ErrRefused, err,
+			usage)
 	}
 	return err
 }

@@ -20,12 +20,17 @@ func TestSwap(t *testing.T) {
 		used   unit.Amount[unit.Bytes]
 		limit  unit.Limit[unit.Bytes]
 	}{
-		"v1":                       {v1Counters(), map[string]string{"memory/kubepods/podu/memory.memsw.limit_in_bytes": "5000\n"}, unit.Of[unit.Bytes](20), limited},
-		"v1, no limit":             {v1Counters(), nil, unit.Of[unit.Bytes](20), unlimited},
-		"v1, memory limit is more": {v1Counters(), map[string]string{"memory/kubepods/podu/memory.memsw.limit_in_bytes": "4000\n"}, unit.Of[unit.Bytes](20), unit.LimitTo(unit.Bytes(0))},
-		"v1, no accounting":        {v1Counters(), map[string]string{"memory/kubepods/podu/memory.stat": "total_rss 1\n"}, unit.Amount[unit.Bytes]{}, unit.Limit[unit.Bytes]{}},
-		"v2":                       {v2Counters(), map[string]string{"kubepods/podu/memory.swap.max": "904\n"}, unit.Of[unit.Bytes](20), limited},
-		"v2, no limit":             {v2Counters(), nil, unit.Of[unit.Bytes](20), unlimited},
+		"v1": {v1Counters(),
+			map[string]string{"memory/kubepods/podu/memory.memsw.limit_in_bytes": "5000\n"}, unit.Of[unit.Bytes](20), limited},
+		"v1, no limit": {v1Counters(), nil, unit.Of[unit.Bytes](20), unlimited},
+		"v1, memory limit is more": {v1Counters(),
+			map[string]string{"memory/kubepods/podu/memory.memsw.limit_in_bytes": "4000\n"}, unit.Of[unit.Bytes](20),
+			unit.LimitTo(unit.Bytes(0))},
+		"v1, no accounting": {v1Counters(), map[string]string{"memory/kubepods/podu/memory.stat": "total_rss 1\n"},
+			unit.Amount[unit.Bytes]{}, unit.Limit[unit.Bytes]{}},
+		"v2": {v2Counters(), map[string]string{"kubepods/podu/memory.swap.max": "904\n"},
+			unit.Of[unit.Bytes](20), limited},
+		"v2, no limit": {v2Counters(), nil, unit.Of[unit.Bytes](20), unlimited},
 	} {
 		dir := t.TempDir()
 		fill(t, dir, c.files)

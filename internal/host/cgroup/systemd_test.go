@@ -21,9 +21,11 @@ func TestProperties(t *testing.T) {
 	pod := qos.Values{
 		CPUShares: unit.Of(qos.Shares(512)), CPUQuota: unit.LimitTo(50 * time.Millisecond), CPUPeriod: 100 * time.Millisecond,
 		Memory: unit.LimitTo(128 * unit.MiB), PIDs: unit.LimitTo(int64(100)), CPUs: idset.Of(0, 1, 9),
-		MemoryMin: unit.Of(unit.Bytes(1)), MemoryLow: unit.Of(unit.Bytes(2)), MemoryHigh: unit.LimitTo(unit.Bytes(3)), Swap: unit.LimitTo(unit.Bytes(0)),
+		MemoryMin: unit.Of(unit.Bytes(1)), MemoryLow: unit.Of(unit.Bytes(2)), MemoryHigh: unit.LimitTo(unit.Bytes(3)),
+		Swap: unit.LimitTo(unit.Bytes(0)),
 	}
-	lifted := qos.Values{CPUQuota: unit.Unlimited[time.Duration](), CPUPeriod: 100 * time.Millisecond, Memory: unit.Unlimited[unit.Bytes](), PIDs: unit.Unlimited[int64]()}
+	lifted := qos.Values{CPUQuota: unit.Unlimited[time.Duration](), CPUPeriod: 100 * time.Millisecond,
+		Memory: unit.Unlimited[unit.Bytes](), PIDs: unit.Unlimited[int64]()}
 	for name, c := range map[string]struct {
 		v       qos.Values
 		mode    Mode
@@ -32,11 +34,13 @@ func TestProperties(t *testing.T) {
 	}{
 		"v2": {pod, V2, 252, "CPUWeight=20 MemoryMax=134217728 MemoryHigh=3 MemorySwapMax=0 MemoryMin=1 MemoryLow=2 " +
 			"CPUQuotaPeriodUSec=100000 CPUQuotaPerSecUSec=500000 TasksMax=100 AllowedCPUs=[3 2]"},
-		"v2, an old systemd": {pod, V2, 241, "CPUWeight=20 MemoryMax=134217728 MemoryHigh=3 MemorySwapMax=0 MemoryMin=1 MemoryLow=2 CPUQuotaPerSecUSec=500000 TasksMax=100"},
-		"v1":                 {pod, Hybrid, 252, "CPUShares=512 MemoryLimit=134217728 CPUQuotaPeriodUSec=100000 CPUQuotaPerSecUSec=500000 TasksMax=100 AllowedCPUs=[3 2]"},
-		"lifted":             {lifted, V2, 252, "MemoryMax=∞ CPUQuotaPeriodUSec=100000 CPUQuotaPerSecUSec=∞ TasksMax=∞"},
-		"no processes":       {qos.Values{PIDs: unit.LimitTo(int64(0))}, V2, 252, "TasksMax=1"},
-		"nothing":            {qos.Values{}, V2, 252, ""},
+		"v2, an old systemd": {pod, V2, 241,
+			"CPUWeight=20 MemoryMax=134217728 MemoryHigh=3 MemorySwapMax=0 MemoryMin=1 MemoryLow=2 CPUQuotaPerSecUSec=500000 TasksMax=100"},
+		"v1": {pod, Hybrid, 252,
+			"CPUShares=512 MemoryLimit=134217728 CPUQuotaPeriodUSec=100000 CPUQuotaPerSecUSec=500000 TasksMax=100 AllowedCPUs=[3 2]"},
+		"lifted":       {lifted, V2, 252, "MemoryMax=∞ CPUQuotaPeriodUSec=100000 CPUQuotaPerSecUSec=∞ TasksMax=∞"},
+		"no processes": {qos.Values{PIDs: unit.LimitTo(int64(0))}, V2, 252, "TasksMax=1"},
+		"nothing":      {qos.Values{}, V2, 252, ""},
 	} {
 		if got := spell(properties(c.v, c.mode, c.version)); got != c.want {
 			t.Errorf("%s:\n%s, want\n%s", name, got, c.want)
@@ -107,14 +111,16 @@ func (f *fakeUnits) Stop(name string) error {
 
 func TestSlicesAreMadeBySystemd(t *testing.T) {
 	dir := t.TempDir()
-	fill(t, dir, map[string]string{"cgroup.controllers": "cpuset cpu io memory hugetlb pids\n", "cgroup.subtree_control": "", "cgroup.procs": "1\n"})
+	fill(t, dir, map[string]string{"cgroup.controllers": "cpuset cpu io memory hugetlb pids\n",
+		"cgroup.subtree_control": "", "cgroup.procs": "1\n"})
 	tree := open(t, dir)
 	k := kernel2{t}
 	tree.makeDir, tree.removeDir = k.makeDir, k.removeDir
 	units := &fakeUnits{kernel2: k, mount: dir}
 	tree.UseSystemd(units)
 	const pod = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod7_8.slice"
-	v := qos.Values{CPUShares: unit.Of(qos.Shares(512)), CPUQuota: unit.LimitTo(25500 * time.Microsecond), CPUPeriod: 100 * time.Millisecond, Memory: unit.LimitTo(128 * unit.MiB)}
+	v := qos.Values{CPUShares: unit.Of(qos.Shares(512)), CPUQuota: unit.LimitTo(25500 * time.Microsecond),
+		CPUPeriod: 100 * time.Millisecond, Memory: unit.LimitTo(128 * unit.MiB)}
 	for range 2 {
 		if err := tree.Apply(pod, v); err != nil {
 			t.Fatal(err)
@@ -152,7 +158,8 @@ func TestSlicesAreMadeBySystemd(t *testing.T) {
 	}
 	// A unit of another program is set, not started. systemd does not manage a group below a unit.
 	units.asked = nil
-	fill(t, dir, map[string]string{"system.slice/a.service/memory.max": "max", "system.slice/a.service/x/memory.max": "max"})
+	fill(t, dir, map[string]string{"system.slice/a.service/memory.max": "max",
+		"system.slice/a.service/x/memory.max": "max"})
 	for _, group := range []string{"/system.slice/a.service", "/system.slice/a.service/x"} {
 		if err := tree.Set(group, qos.Values{Memory: unit.LimitTo(unit.MiB)}); err != nil {
 			t.Error(err)

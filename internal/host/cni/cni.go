@@ -73,7 +73,8 @@ func run(getenv func(string) string, in io.Reader, out io.Writer, k kernel) int 
 	if coded := (codedError{}); errors.As(err, &coded) {
 		code = coded.code
 	}
-	text, marshalErr := json.Marshal(map[string]any{"cniVersion": config.Version, "code": code, "msg": Type + ": " + err.Error()})
+	text, marshalErr := json.Marshal(map[string]any{"cniVersion": config.Version, "code": code, "msg": Type + ": " +
+		err.Error()})
 	if marshalErr == nil {
 		out.Write(text) // an error means that the caller is gone
 	}

@@ -73,7 +73,8 @@ func (c *connection) Close() error {
 func connect(endpoint string, options []grpc.DialOption) (*connection, error) {
 	path := strings.TrimPrefix(endpoint, "unix://")
 	if !strings.HasPrefix(path, "/") {
-		return nil, fmt.Errorf("connect to container runtime: endpoint %q: want an absolute socket path or unix:///path", endpoint)
+		return nil, fmt.Errorf("connect to container runtime: endpoint %q: want an absolute socket path or unix:///path",
+			endpoint)
 	}
 	interceptor, commands := execSync(path)
 	conn, err := grpc.NewClient("unix://"+path, slices.Concat([]grpc.DialOption{
@@ -81,7 +82,8 @@ func connect(endpoint string, options []grpc.DialOption) (*connection, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageMax)),
 		// A runtime's restart takes about a second; the default back-off would grow to two minutes.
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: time.Second},
 			MinConnectTimeout: 3 * time.Second,
 		}),
 		// the last interceptor is the innermost: the caller's come before it and see every call

@@ -70,7 +70,8 @@ func execSync(path string) (grpc.UnaryClientInterceptor, *http.Transport) {
 		IdleConnTimeout:    idleLife,
 		HTTP2:              &http.HTTP2Config{MaxReceiveBufferPerStream: streamBuffer},
 	}
-	return func(ctx context.Context, method string, in, out any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	return func(ctx context.Context, method string, in, out any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+		options ...grpc.CallOption) error {
 		response, ok := out.(*runtimeapi.ExecSyncResponse)
 		if !ok {
 			return invoke(ctx, method, in, out, conn, options...)
@@ -88,7 +89,8 @@ func execSync(path string) (grpc.UnaryClientInterceptor, *http.Transport) {
 // call makes one unary gRPC call (protocol: PROTOCOL-HTTP2.md of github.com/grpc/grpc), and read reads the answer.
 // Errors are gRPC's. The deadline of ctx is not sent to the runtime. The runtime ends the command at the timeout in the
 // request, and the call when the client ends it.
-func call(ctx context.Context, transport *http.Transport, method string, in proto.Message, read func(io.Reader) error) error {
+func call(ctx context.Context, transport *http.Transport, method string, in proto.Message,
+	read func(io.Reader) error) error {
 	message, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, prefixLen), in)
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())

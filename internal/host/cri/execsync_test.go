@@ -56,18 +56,20 @@ func TestExecSyncKeeps(t *testing.T) {
 	server := grpc.NewServer(grpc.MaxSendMsgSize(messageMax))
 	t.Cleanup(server.Stop)
 	long := bytes.Repeat([]byte("0123456789"), 16<<20/10)
-	runtimeapi.RegisterRuntimeServiceServer(server, commands{run: func(_ context.Context, in *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
-		switch in.Cmd[0] {
-		case "long":
-			return &runtimeapi.ExecSyncResponse{Stdout: long, Stderr: long[1:], ExitCode: -1}, nil
-		case "short":
-			return &runtimeapi.ExecSyncResponse{Stdout: []byte("out"), Stderr: []byte("err"), ExitCode: 130}, nil
-		}
-		return &runtimeapi.ExecSyncResponse{}, nil
-	}})
+	runtimeapi.RegisterRuntimeServiceServer(server,
+		commands{run: func(_ context.Context, in *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+			switch in.Cmd[0] {
+			case "long":
+				return &runtimeapi.ExecSyncResponse{Stdout: long, Stderr: long[1:], ExitCode: -1}, nil
+			case "short":
+				return &runtimeapi.ExecSyncResponse{Stdout: []byte("out"), Stderr: []byte("err"), ExitCode: 130}, nil
+			}
+			return &runtimeapi.ExecSyncResponse{}, nil
+		}})
 	seen := ""
 	client := dialServer(t, server.Serve, grpc.WithChainUnaryInterceptor(
-		func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
+		func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+			o ...grpc.CallOption) error {
 			seen += method + " "
 			return invoke(ctx, method, in, out, cc, o...)
 		}))
@@ -128,7 +130,8 @@ func TestExecSyncHoldsLittle(t *testing.T) {
 	run := func() {
 		answer, err := client.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{Cmd: []string{"x"}}, KeepOutput(10<<10))
 		if err != nil || answer.ExitCode != 7 || len(answer.Stdout) != 10<<10 || len(answer.Stderr) != 10<<10 {
-			t.Fatalf("exit code %d, %d and %d bytes, %v", answer.GetExitCode(), len(answer.GetStdout()), len(answer.GetStderr()), err)
+			t.Fatalf("exit code %d, %d and %d bytes, %v", answer.GetExitCode(), len(answer.GetStdout()), len(answer.GetStderr()),
+				err)
 		}
 	}
 	run() // connects
@@ -148,26 +151,28 @@ func TestExecSyncFails(t *testing.T) {
 	server := grpc.NewServer()
 	t.Cleanup(server.Stop)
 	asked, gone := make(chan struct{}), make(chan struct{})
-	runtimeapi.RegisterRuntimeServiceServer(server, commands{run: func(ctx context.Context, in *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
-		switch in.Cmd[0] {
-		case "hang":
-			asked <- struct{}{}
-			<-ctx.Done()
-			gone <- struct{}{}
-			return nil, ctx.Err()
-		case "die":
-			go server.Stop()
-			<-ctx.Done()
-			return nil, ctx.Err()
-		}
-		return nil, status.Error(codes.DeadlineExceeded, "100% late: ü\n")
-	}})
+	runtimeapi.RegisterRuntimeServiceServer(server,
+		commands{run: func(ctx context.Context, in *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+			switch in.Cmd[0] {
+			case "hang":
+				asked <- struct{}{}
+				<-ctx.Done()
+				gone <- struct{}{}
+				return nil, ctx.Err()
+			case "die":
+				go server.Stop()
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return nil, status.Error(codes.DeadlineExceeded, "100% late: ü\n")
+		}})
 	client := dialServer(t, server.Serve)
 	ask := func(ctx context.Context, command string) error {
 		_, err := client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{Cmd: []string{command}}, KeepOutput(0))
 		return err
 	}
-	if err := ask(t.Context(), "late"); status.Code(err) != codes.DeadlineExceeded || status.Convert(err).Message() != "100% late: ü\n" {
+	if err := ask(t.Context(), "late"); status.Code(err) != codes.DeadlineExceeded ||
+		status.Convert(err).Message() != "100% late: ü\n" {
 		t.Errorf("the runtime's own error: %v", err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
@@ -211,7 +216,8 @@ func FuzzExecSync(f *testing.F) {
 			}
 			t.Fatalf("%q is refused: %v", text, err)
 		}
-		if !bytes.Equal(got.Stdout, want.Stdout[:min(len(want.Stdout), kept)]) || !bytes.Equal(got.Stderr, want.Stderr[:min(len(want.Stderr), kept)]) ||
+		if !bytes.Equal(got.Stdout, want.Stdout[:min(len(want.Stdout), kept)]) ||
+			!bytes.Equal(got.Stderr, want.Stderr[:min(len(want.Stderr), kept)]) ||
 			got.ExitCode != want.ExitCode {
 			t.Fatalf("%q: %v, want the beginning of %v", text, got, want)
 		}

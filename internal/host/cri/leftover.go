@@ -28,7 +28,8 @@ const (
 // the client that asked for a start disconnects, or gives up, between the creation of the process and the answer
 // (containerd 1.6: StartError, "failed to get task pid: context canceled"). The process of such a container has not
 // begun to run the container's program.
-func (c *Client) RemoveContainer(ctx context.Context, r *runtimeapi.RemoveContainerRequest, options ...grpc.CallOption) (*runtimeapi.RemoveContainerResponse, error) {
+func (c *Client) RemoveContainer(ctx context.Context, r *runtimeapi.RemoveContainerRequest,
+	options ...grpc.CallOption) (*runtimeapi.RemoveContainerResponse, error) {
 	answer, err := c.RuntimeServiceClient.RemoveContainer(ctx, r, options...)
 	if status.Code(err) != codes.FailedPrecondition {
 		return answer, err
@@ -40,7 +41,8 @@ func (c *Client) RemoveContainer(ctx context.Context, r *runtimeapi.RemoveContai
 }
 
 // RemovePodSandbox is the CRI's, with RemoveContainer's addition for all containers of the sandbox.
-func (c *Client) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSandboxRequest, options ...grpc.CallOption) (*runtimeapi.RemovePodSandboxResponse, error) {
+func (c *Client) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSandboxRequest,
+	options ...grpc.CallOption) (*runtimeapi.RemovePodSandboxResponse, error) {
 	answer, err := c.RuntimeServiceClient.RemovePodSandbox(ctx, r, options...)
 	if status.Code(err) != codes.FailedPrecondition {
 		return answer, err
@@ -89,7 +91,8 @@ func (c *Client) endTask(ctx context.Context, id string) error {
 	if _, err := api.Wait(ctx, &tasks.WaitRequest{ContainerID: id}); err != nil && status.Code(err) != codes.NotFound {
 		return err
 	}
-	if _, err := api.Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id}); err != nil && status.Code(err) != codes.NotFound {
+	if _, err := api.Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id}); err != nil &&
+		status.Code(err) != codes.NotFound {
 		return err
 	}
 	return nil

@@ -85,7 +85,8 @@ func Dial(endpoint string, finished func(Call)) (*Client, error) {
 		grpc.WithIdleTimeout(idleAfter),
 		// A driver's restart takes about a second; the default back-off would grow to two minutes.
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: time.Second},
 			MinConnectTimeout: 3 * time.Second,
 		}),
 		grpc.WithUnaryInterceptor(bounded(finished)),
@@ -113,7 +114,8 @@ func Migrated(ctx context.Context) context.Context { return context.WithValue(ct
 
 // bounded bounds each call in time, cleans its error, and reports it.
 func bounded(finished func(Call)) grpc.UnaryClientInterceptor {
-	return func(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	return func(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+		options ...grpc.CallOption) error {
 		bounded, cancel := context.WithTimeout(ctx, CallMax)
 		defer cancel()
 		begun := time.Now()

@@ -24,7 +24,8 @@ type node struct {
 	csi.UnimplementedNodeServer
 }
 
-func (n *node) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+func (n *node) NodeStageVolume(ctx context.Context,
+	r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	return &csi.NodeStageVolumeResponse{}, n.stage(ctx, r)
 }
 
@@ -80,10 +81,12 @@ func TestErrors(t *testing.T) {
 		{"none", nil, codes.OK, ""},
 		{"code", status.Error(codes.ResourceExhausted, "no more disks"), codes.ResourceExhausted, "no more disks"},
 		{
-			"secrets", status.Error(codes.Unauthenticated, "login adm:hunter2hunter2 (was hunter2) to public with eyJhbGciOi.payload.sig"),
+			"secrets", status.Error(codes.Unauthenticated,
+				"login adm:hunter2hunter2 (was hunter2) to public with eyJhbGciOi.payload.sig"),
 			codes.Unauthenticated, "login adm:***stripped*** (was ***stripped***) to public with ***stripped***",
 		},
-		{"long", status.Error(codes.Internal, strings.Repeat("x", 2*textMax)), codes.Internal, strings.Repeat("x", textMax) + " (cut)"},
+		{"long", status.Error(codes.Internal, strings.Repeat("x", 2*textMax)), codes.Internal, strings.Repeat("x", textMax) +
+			" (cut)"},
 		{"no status", errors.New("plain"), codes.Unknown, "plain"},
 	} {
 		n.stage = func(context.Context, *csi.NodeStageVolumeRequest) error { return test.err }
@@ -114,7 +117,8 @@ func TestBounds(t *testing.T) {
 	n.stage = func(context.Context, *csi.NodeStageVolumeRequest) error {
 		return status.Error(codes.Internal, strings.Repeat("x", 2*headersMax))
 	}
-	if _, err := c.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{}); err == nil || len(err.Error()) > 2*textMax {
+	if _, err := c.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{}); err == nil ||
+		len(err.Error()) > 2*textMax {
 		t.Errorf("error of %d bytes: %v", 2*headersMax, err)
 	}
 }

@@ -55,7 +55,8 @@ func (s *Server) connect(ctx context.Context, resource, endpoint string) (*Plugi
 	defer cancel()
 	path := filepath.Join(s.dir.Path, endpoint) // for messages
 	if err := s.awaitSocket(ctx, endpoint); err != nil {
-		return nil, devicemanager.Options{}, fmt.Errorf("connect to device plugin of %s: %s: %w: it must listen there before it registers", resource, path, err)
+		return nil, devicemanager.Options{},
+			fmt.Errorf("connect to device plugin of %s: %s: %w: it must listen there before it registers", resource, path, err)
 	}
 	return connect(ctx, resource, path, func(ctx context.Context) (net.Conn, error) {
 		if err := s.dir.Check(endpoint); err != nil {
@@ -66,11 +67,13 @@ func (s *Server) connect(ctx context.Context, resource, endpoint string) (*Plugi
 }
 
 // connect connects to the plugin at path by dial and gets its options.
-func connect(ctx context.Context, resource, path string, dial func(context.Context) (net.Conn, error)) (*Plugin, devicemanager.Options, error) {
+func connect(ctx context.Context, resource, path string,
+	dial func(context.Context) (net.Conn, error)) (*Plugin, devicemanager.Options, error) {
 	conn, err := grpc.NewClient("passthrough:///"+path,
 		grpc.WithAuthority("localhost"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: appearEvery, Multiplier: 1, MaxDelay: appearEvery}, MinConnectTimeout: connectMax}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: appearEvery, Multiplier: 1,
+			MaxDelay: appearEvery}, MinConnectTimeout: connectMax}),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }))
 	if err != nil {
 		return nil, devicemanager.Options{}, fmt.Errorf("connect to device plugin of %s: %s: %w", resource, path, err)
@@ -80,7 +83,8 @@ func connect(ctx context.Context, resource, path string, dial func(context.Conte
 	o, err := p.api.GetDevicePluginOptions(ctx, &pluginapi.Empty{}, grpc.WaitForReady(true))
 	if err != nil {
 		p.close()
-		return nil, devicemanager.Options{}, fmt.Errorf("ask device plugin of %s for its options: %s: %w", resource, path, err)
+		return nil, devicemanager.Options{}, fmt.Errorf("ask device plugin of %s for its options: %s: %w", resource, path,
+			err)
 	}
 	return p, devicemanager.Options{Prefers: o.GetPreferredAllocationAvailable, PreStart: o.PreStartRequired}, nil
 }
@@ -158,7 +162,8 @@ func (p *Plugin) Preferred(ctx context.Context, available, included []string, si
 func (p *Plugin) Allocate(ctx context.Context, ids []string) (*pluginapi.ContainerAllocateResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, allocateMax)
 	defer cancel()
-	response, err := p.api.Allocate(ctx, &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}}})
+	response, err := p.api.Allocate(ctx,
+		&pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}}})
 	if err != nil {
 		return nil, err
 	}

@@ -128,7 +128,8 @@ func (s *Server) disconnectAll() {
 // Register is called by plugins.
 func (s *Server) Register(ctx context.Context, r *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
 	if err := check(r); err != nil {
-		slog.Warn("device plugin refused", "resource", r.GetResourceName(), "endpoint", r.GetEndpoint(), "version", r.GetVersion(), "err", err)
+		slog.Warn("device plugin refused", "resource", r.GetResourceName(), "endpoint", r.GetEndpoint(),
+			"version", r.GetVersion(), "err", err)
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	p, options, err := s.connect(ctx, r.ResourceName, r.Endpoint)
@@ -137,7 +138,8 @@ func (s *Server) Register(ctx context.Context, r *pluginapi.RegisterRequest) (*p
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
 	if !s.keep(p, options) {
-		return nil, status.Error(codes.Unavailable, "register device plugin: the agent is stopping: register again when "+socketName+" appears again")
+		return nil, status.Error(codes.Unavailable, "register device plugin: the agent is stopping: register again when "+
+			socketName+" appears again")
 	}
 	return &pluginapi.Empty{}, nil
 }
@@ -152,7 +154,8 @@ func (s *Server) Add(ctx context.Context, resource, path string) error {
 	if err := reachable(ctx, path); err != nil {
 		return err
 	}
-	p, options, err := connect(ctx, resource, path, func(ctx context.Context) (net.Conn, error) { return socket.Connect(ctx, path) })
+	p, options, err := connect(ctx, resource, path,
+		func(ctx context.Context) (net.Conn, error) { return socket.Connect(ctx, path) })
 	if err != nil {
 		return err
 	}

@@ -124,7 +124,8 @@ func TestOrder(t *testing.T) {
 	run := func(endpoint, id string) func() {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		p := deviceplugin.New(deviceplugin.Config{Dir: dir, Resource: "a.b/c", Endpoint: endpoint, Devices: []deviceplugin.Device{{ID: id, Nodes: []int64{1, 2}}}})
+		p := deviceplugin.New(deviceplugin.Config{Dir: dir, Resource: "a.b/c", Endpoint: endpoint,
+			Devices: []deviceplugin.Device{{ID: id, Nodes: []int64{1, 2}}}})
 		go func() { ended <- p.Run(ctx) }()
 		return func() {
 			cancel()
@@ -150,7 +151,8 @@ func TestAdd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
 	go func() { ended <- s.Serve(ctx) }()
-	p := deviceplugin.New(deviceplugin.Config{Dir: elsewhere, Resource: "a.b/c", Endpoint: "one.sock", Devices: []deviceplugin.Device{{ID: "d1"}}})
+	p := deviceplugin.New(deviceplugin.Config{Dir: elsewhere, Resource: "a.b/c", Endpoint: "one.sock",
+		Devices: []deviceplugin.Device{{ID: "d1"}}})
 	go func() { ended <- p.Run(ctx) }()
 	defer func() {
 		cancel()
@@ -167,13 +169,15 @@ func TestAdd(t *testing.T) {
 	s.Remove("a.b/c", filepath.Join(elsewhere, "other.sock")) // not the path of this plugin
 	s.Remove("a.b/c", path)
 	h.expect(t, "lost a.b/c")
-	if err := s.Add(ctx, "gpu", path); err == nil || !strings.HasPrefix(err.Error(), `resource name "gpu": want a name with a domain`) {
+	if err := s.Add(ctx, "gpu", path); err == nil ||
+		!strings.HasPrefix(err.Error(), `resource name "gpu": want a name with a domain`) {
 		t.Error(err)
 	}
 	if err := os.Symlink(path, filepath.Join(elsewhere, "link.sock")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Add(ctx, "a.b/c", filepath.Join(elsewhere, "link.sock")); err == nil || !strings.Contains(err.Error(), "a symbolic link, want the socket itself") {
+	if err := s.Add(ctx, "a.b/c", filepath.Join(elsewhere, "link.sock")); err == nil ||
+		!strings.Contains(err.Error(), "a symbolic link, want the socket itself") {
 		t.Error(err)
 	}
 }
@@ -219,20 +223,32 @@ func TestRefused(t *testing.T) {
 	const prefix = "rpc error: code = InvalidArgument desc = register device plugin: "
 	for _, c := range []struct{ name, version, resource, endpoint, want string }{
 		{"version", "v1alpha1", "a.b/c", "x.sock", prefix + `version "v1alpha1": this agent supports only v1beta1`},
-		{"no domain", "", "gpu", "x.sock", prefix + `resource name "gpu": want a name with a domain of your own, like example.com/gpu`},
-		{"our domain", "", "kubernetes.io/gpu", "x.sock", prefix + `resource name "kubernetes.io/gpu": the domain kubernetes.io is not for device plugins`},
-		{"below our domain", "", "node.kubernetes.io/gpu", "x.sock", prefix + `resource name "node.kubernetes.io/gpu": the domain kubernetes.io is not for device plugins`},
-		{"quota", "", "requests.a/b", "x.sock", prefix + `resource name "requests.a/b": names that begin with "requests." are those of quotas`},
-		{"characters", "", "a.b/c d", "x.sock", prefix + `resource name "a.b/c d": name part must consist of alphanumeric characters`},
-		{"directory", "", "a.b/c", "../outside.sock", prefix + `endpoint "../outside.sock": want the name of a socket in the directory of kubelet.sock, without a directory`},
+		{"no domain", "", "gpu", "x.sock", prefix +
+			`resource name "gpu": want a name with a domain of your own, like example.com/gpu`},
+		{"our domain", "", "kubernetes.io/gpu", "x.sock",
+			prefix + `resource name "kubernetes.io/gpu": the domain kubernetes.io is not for device plugins`},
+		{"below our domain", "", "node.kubernetes.io/gpu", "x.sock",
+			prefix + `resource name "node.kubernetes.io/gpu": the domain kubernetes.io is not for device plugins`},
+		{"quota", "", "requests.a/b", "x.sock", prefix +
+			`resource name "requests.a/b": names that begin with "requests." are those of quotas`},
+		{"characters", "", "a.b/c d", "x.sock", prefix +
+			`resource name "a.b/c d": name part must consist of alphanumeric characters`},
+		{"directory", "", "a.b/c", "../outside.sock",
+			prefix +
+				`endpoint "../outside.sock": want the name of a socket in the directory of kubelet.sock, without a directory`},
 		{"absolute", "", "a.b/c", outside, prefix + `endpoint "` + outside + `": want the name of a socket`},
 		{"ours", "", "a.b/c", "kubelet.sock", prefix + `endpoint "kubelet.sock": that is the agent's own socket`},
-		{"all at once", "v2", "gpu", "..", prefix + `version "v2": this agent supports only v1beta1; resource name "gpu": want a name with a domain of your own, like example.com/gpu; endpoint "..": want the name of the plugin's socket`},
-		{"link", "", "a.b/c", "link.sock", "rpc error: code = Unavailable desc = connect to device plugin of a.b/c: " + dir + "/link.sock: not a socket but L---------"},
-		{"file", "", "a.b/c", "file", "rpc error: code = Unavailable desc = connect to device plugin of a.b/c: " + dir + "/file: not a socket but ----------"},
-		{"nobody", "", "a.b/c", "nobody.sock", "rpc error: code = Unavailable desc = connect to device plugin of a.b/c: " + dir + "/nobody.sock: statat nobody.sock: no such file or directory: it must listen there before it registers"},
+		{"all at once", "v2", "gpu", "..", prefix +
+			`version "v2": this agent supports only v1beta1; resource name "gpu": want a name with a domain of your own, like example.com/gpu; endpoint "..": want the name of the plugin's socket`},
+		{"link", "", "a.b/c", "link.sock", "rpc error: code = Unavailable desc = connect to device plugin of a.b/c: " + dir +
+			"/link.sock: not a socket but L---------"},
+		{"file", "", "a.b/c", "file", "rpc error: code = Unavailable desc = connect to device plugin of a.b/c: " + dir +
+			"/file: not a socket but ----------"},
+		{"nobody", "", "a.b/c", "nobody.sock", "rpc error: code = Unavailable desc = connect to device plugin of a.b/c: " +
+			dir + "/nobody.sock: statat nobody.sock: no such file or directory: it must listen there before it registers"},
 	} {
-		err := deviceplugin.New(deviceplugin.Config{Dir: dir, Version: c.version, Resource: c.resource, Endpoint: c.endpoint}).Register(t.Context())
+		err := deviceplugin.New(deviceplugin.Config{Dir: dir, Version: c.version, Resource: c.resource,
+			Endpoint: c.endpoint}).Register(t.Context())
 		if err == nil || !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("%s:\n got %v\nwant %s", c.name, err, c.want)
 		}
@@ -244,7 +260,8 @@ func TestRefused(t *testing.T) {
 
 // FuzzCheck: every accepted endpoint is the name of a file directly in the directory.
 func FuzzCheck(f *testing.F) {
-	for _, endpoint := range []string{"x.sock", "../x.sock", "a/b", "", ".", "..", "kubelet.sock", "x\x00y", "/etc/passwd", "...", "\\..\\x"} {
+	for _, endpoint := range []string{"x.sock", "../x.sock", "a/b", "", ".", "..", "kubelet.sock", "x\x00y", "/etc/passwd",
+		"...", "\\..\\x"} {
 		cost.Attack(f, "example.com/gpu", endpoint)
 	}
 	cost.Attack(f, "kubernetes.io/x", "x")
@@ -254,7 +271,8 @@ func FuzzCheck(f *testing.F) {
 		if check(&pluginapi.RegisterRequest{Version: pluginapi.Version, ResourceName: resource, Endpoint: endpoint}) != nil {
 			return
 		}
-		if joined := filepath.Join("/dir", endpoint); filepath.Dir(joined) != "/dir" || filepath.Base(joined) != endpoint || endpoint == "kubelet.sock" {
+		if joined := filepath.Join("/dir", endpoint); filepath.Dir(joined) != "/dir" || filepath.Base(joined) != endpoint ||
+			endpoint == "kubelet.sock" {
 			t.Errorf("endpoint %q is accepted", endpoint)
 		}
 		if domain, name, ok := strings.Cut(resource, "/"); !ok || domain == "" || name == "" || strings.Contains(name, "/") {

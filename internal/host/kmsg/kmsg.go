@@ -66,7 +66,8 @@ func parseRecord(raw string) (Record, error) {
 	}
 	text, _, _ = strings.Cut(text, "\n")
 	micros := min(numbers[2], uint64(1<<62/time.Microsecond))
-	return Record{Facility: int(min(numbers[0]>>3, 1<<20)), Sequence: numbers[1], Since: time.Duration(micros) * time.Microsecond, Text: text}, nil
+	return Record{Facility: int(min(numbers[0]>>3, 1<<20)), Sequence: numbers[1],
+		Since: time.Duration(micros) * time.Microsecond, Text: text}, nil
 }
 
 // Log is an open /dev/kmsg.

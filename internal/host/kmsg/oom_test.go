@@ -33,8 +33,10 @@ func kills(t testing.TB, text string) string {
 		if k.Whole {
 			whole = " (killed as a whole)"
 		}
-		fmt.Fprintf(&out, "#%d pid=%d command=%q uid=%d rss=%s pgtables=%s mapped=%s\n  group %s%s\n  limit of %s: used %s of %s\n",
-			k.Sequence, k.PID, k.Command, k.UID, k.RSS(), k.PageTables, k.Mapped, or(k.Group), whole, or(k.LimitGroup), k.Used, k.Limit)
+		fmt.Fprintf(&out,
+			"#%d pid=%d command=%q uid=%d rss=%s pgtables=%s mapped=%s\n  group %s%s\n  limit of %s: used %s of %s\n",
+			k.Sequence, k.PID, k.Command, k.UID, k.RSS(), k.PageTables, k.Mapped, or(k.Group), whole, or(k.LimitGroup), k.Used,
+			k.Limit)
 	}
 	return out.String()
 }

@@ -120,7 +120,8 @@ func memory(proc procfs.FS, sys sysfs.FS, m *machine.Machine) (notes []string, e
 	}
 	for _, d := range devices {
 		if _, ok := m.NUMANode(d.NUMANode); !ok {
-			notes = append(notes, fmt.Sprintf("read PCI devices: %s: NUMA node %d is not online: the device is left out", d.Address, d.NUMANode))
+			notes = append(notes, fmt.Sprintf("read PCI devices: %s: NUMA node %d is not online: the device is left out",
+				d.Address, d.NUMANode))
 			continue
 		}
 		m.PCIDevices = append(m.PCIDevices, d)
@@ -171,7 +172,8 @@ func (h Host) identity(proc procfs.FS, sys sysfs.FS) (id machine.Identity, notes
 		if id.MachineID, err = h.ownID(); err != nil {
 			return id, nil, err
 		}
-		notes = append(notes, fmt.Sprintf("read machine id: neither /etc/machine-id nor the firmware has one: using %s", h.ownIDFile()))
+		notes = append(notes, fmt.Sprintf("read machine id: neither /etc/machine-id nor the firmware has one: using %s",
+			h.ownIDFile()))
 	}
 	if id.SystemUUID == "" {
 		id.SystemUUID = id.MachineID

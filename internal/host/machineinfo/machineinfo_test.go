@@ -13,8 +13,10 @@ import (
 // plain is a machine that has everything.
 func plain() map[string]string {
 	return map[string]string{
-		"proc/meminfo": "MemTotal: 4039556 kB\nSwapTotal: 1024 kB\n", "proc/sys/kernel/pid_max": "32768", "proc/sys/kernel/threads-max": "31000",
-		"proc/sys/kernel/random/boot_id": "boot-1", "proc/sys/kernel/osrelease": "6.1.0", "sys/devices/system/cpu/online": "0-1",
+		"proc/meminfo": "MemTotal: 4039556 kB\nSwapTotal: 1024 kB\n", "proc/sys/kernel/pid_max": "32768",
+		"proc/sys/kernel/threads-max":    "31000",
+		"proc/sys/kernel/random/boot_id": "boot-1", "proc/sys/kernel/osrelease": "6.1.0",
+		"sys/devices/system/cpu/online": "0-1",
 		"sys/class/dmi/id/product_uuid": "4C4C4544-0001\n", "etc/machine-id": "0123456789abcdef0123456789abcdef\n",
 		"etc/os-release": "NAME=Debian\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n",
 		"state/.keep":    "",
@@ -42,8 +44,10 @@ func TestMachine(t *testing.T) {
 		t.Fatalf("%v, %v", notes, err)
 	}
 	id := m.Identity
-	if m.CPUs.Len() != 2 || m.Memory != 4039556*unit.KiB || m.Swap != unit.MiB || m.PIDs != 31000 || m.NodeFS.Capacity <= 0 || m.ImageFS != m.NodeFS ||
-		id.MachineID != "0123456789abcdef0123456789abcdef" || id.SystemUUID != "4c4c4544-0001" || id.BootID != "boot-1" || id.KernelVersion != "6.1.0" ||
+	if m.CPUs.Len() != 2 || m.Memory != 4039556*unit.KiB || m.Swap != unit.MiB || m.PIDs != 31000 ||
+		m.NodeFS.Capacity <= 0 || m.ImageFS != m.NodeFS ||
+		id.MachineID != "0123456789abcdef0123456789abcdef" || id.SystemUUID != "4c4c4544-0001" || id.BootID != "boot-1" ||
+		id.KernelVersion != "6.1.0" ||
 		id.OSImage != "Debian GNU/Linux 12 (bookworm)" {
 		t.Errorf("got %+v", m)
 	}
@@ -64,7 +68,8 @@ func TestMachineIDFallsBack(t *testing.T) {
 		t.Fatalf("our own: %q, %v, %v", first.Identity.MachineID, notes, err)
 	}
 	again, _, err := h.Machine()
-	if err != nil || again.Identity.MachineID != first.Identity.MachineID || again.Identity.SystemUUID != first.Identity.MachineID {
+	if err != nil || again.Identity.MachineID != first.Identity.MachineID ||
+		again.Identity.SystemUUID != first.Identity.MachineID {
 		t.Errorf("our own id changed: %q, %q, %v", first.Identity.MachineID, again.Identity.MachineID, err)
 	}
 }
@@ -97,13 +102,15 @@ func TestThisMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.Identity.MachineID == "" || m.Identity.OSImage == "" || m.Identity.KernelVersion == "" || m.Identity.BootID == "" {
+	if m.Identity.MachineID == "" || m.Identity.OSImage == "" || m.Identity.KernelVersion == "" ||
+		m.Identity.BootID == "" {
 		t.Errorf("identity %+v, notes %v", m.Identity, notes)
 	}
 }
 
 func FuzzParseOSRelease(f *testing.F) {
-	for _, seed := range []string{"PRETTY_NAME=\"a\"", "PRETTY_NAME='a b'", "PRETTY_NAME=", "X=1\n\nPRETTY_NAME=\"\\\"\"", strings.Repeat("x", 70000)} {
+	for _, seed := range []string{"PRETTY_NAME=\"a\"", "PRETTY_NAME='a b'", "PRETTY_NAME=", "X=1\n\nPRETTY_NAME=\"\\\"\"",
+		strings.Repeat("x", 70000)} {
 		cost.Attack(f, seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -160,7 +160,8 @@ func (r treeRoot) cpus(online string, options map[string]string) {
 func (r treeRoot) node(id string, options map[string]string) {
 	dir := nodeDir + "/node" + id
 	r.file(dir+"/cpulist", options["cpus"])
-	r.file(dir+"/meminfo", fmt.Sprintf("\nNode %s MemTotal:       %d kB\nNode %s MemFree:        0 kB", id, r.kiB(options["memory"]), id))
+	r.file(dir+"/meminfo", fmt.Sprintf("\nNode %s MemTotal:       %d kB\nNode %s MemFree:        0 kB", id,
+		r.kiB(options["memory"]), id))
 	r.file(dir+"/distance", strings.ReplaceAll(options["distances"], ",", " "))
 	r.file(dir+"/memory_failure/total", "0")
 	for block := range r.set(options["blocks"]).All() {
@@ -229,7 +230,8 @@ func TestEveryPathIsBelowTheRoot(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, line := range strings.Split(string(text), "\n") {
-				if absolute.MatchString(line) && !strings.HasSuffix(file, "_test.go") && !strings.HasPrefix(line, "const Default FS = ") {
+				if absolute.MatchString(line) && !strings.HasSuffix(file, "_test.go") && !strings.HasPrefix(line,
+					"const Default FS = ") {
 					t.Errorf("%s: %s: join it with the root", file, strings.TrimSpace(line))
 				}
 			}

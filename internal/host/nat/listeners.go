@@ -35,7 +35,8 @@ func (l listener) has(p Port) bool {
 // meets reports whether l listens on some address of p.
 func (l listener) meets(p Port) bool {
 	everywhere := !p.HostIP.IsValid() || p.HostIP.IsUnspecified()
-	return l.protocol == p.Protocol && l.port == p.HostPort && (everywhere || l.address.IsUnspecified() || l.address == p.HostIP)
+	return l.protocol == p.Protocol && l.port == p.HostPort && (everywhere || l.address.IsUnspecified() ||
+		l.address == p.HostIP)
 }
 
 // The states of a socket that accepts from any client (linux/net/tcp_states.h): TCP_LISTEN, and TCP_CLOSE for UDP,
@@ -66,7 +67,10 @@ func listeners() ([]listener, error) {
 		return nil
 	}
 	for _, s := range sockets {
-		if err := read(s.file, func(r io.Reader) ([]listener, error) { return parseSockets(r, s.protocol, s.state) }); err != nil {
+		if err := read(s.file, func(r io.Reader) ([]listener, error) {
+			return parseSockets(r, s.protocol,
+				s.state)
+		}); err != nil {
 			return nil, fmt.Errorf("list this machine's sockets: %w", err)
 		}
 	}

@@ -125,7 +125,8 @@ func write(n Network, socket []expr.Any) error {
 	table := conn.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: n.Bridge})
 	conn.AddChain(&nftables.Chain{Name: hostPortChain, Table: table})
 	conn.AddChain(&nftables.Chain{Name: listenerChain, Table: table})
-	base := func(name string, kind nftables.ChainType, hook *nftables.ChainHook, priority *nftables.ChainPriority, rules ...[]expr.Any) {
+	base := func(name string, kind nftables.ChainType, hook *nftables.ChainHook, priority *nftables.ChainPriority,
+		rules ...[]expr.Any) {
 		chain := conn.AddChain(&nftables.Chain{Name: name, Table: table, Type: kind, Hooknum: hook, Priority: priority})
 		conn.FlushChain(chain)
 		for _, rule := range rules {
@@ -150,11 +151,14 @@ func write(n Network, socket []expr.Any) error {
 	base(apiHostChain, nftables.ChainTypeNAT, nftables.ChainHookOutput, first, ofHost...)
 	masquerade := []expr.Any{&expr.Masq{}}
 	base("guard", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw,
-		join(link(expr.MetaKeyIIFNAME, n.Bridge), address(destination, expr.CmpOpEq, loopback), []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}))
+		join(link(expr.MetaKeyIIFNAME, n.Bridge), address(destination, expr.CmpOpEq, loopback),
+			[]expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}))
 	base("prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest, arriving...)
-	base("output", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest, toListeners, toHostPorts)
+	base("output", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest, toListeners,
+		toHostPorts)
 	base("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource,
-		join(address(source, expr.CmpOpEq, n.Pods), address(destination, expr.CmpOpNeq, n.Pods), address(destination, expr.CmpOpNeq, multicast), masquerade),
+		join(address(source, expr.CmpOpEq, n.Pods), address(destination, expr.CmpOpNeq, n.Pods), address(destination,
+			expr.CmpOpNeq, multicast), masquerade),
 		join(address(source, expr.CmpOpEq, n.Pods), translated(), exceptReversed(n.Services), masquerade),
 		join(address(source, expr.CmpOpEq, loopback), link(expr.MetaKeyOIFNAME, n.Bridge), masquerade))
 	if err := conn.Flush(); err != nil {

@@ -69,7 +69,8 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s: rules %s, %v; want %s", when, got, err, rules)
 		}
 	}
-	want("written twice", "api-host 0, api-pods 0, guard 1, hostports 0, listeners 0, output 2, postrouting 3, prerouting 3")
+	want("written twice",
+		"api-host 0, api-pods 0, guard 1, hostports 0, listeners 0, output 2, postrouting 3, prerouting 3")
 	for _, owner := range []string{"a", "b"} {
 		// There is no link of that name, so the last step, a setting of the link, fails after the rules were written.
 		err := Open(network.Bridge, owner, []Port{port("tcp", "", "10.85.0.2"), port("udp", "192.0.2.1", "10.85.0.2")})
@@ -81,7 +82,8 @@ func TestTable(t *testing.T) {
 	if err := Write(network); err != nil {
 		t.Fatal(err)
 	}
-	want("written under open ports", "api-host 0, api-pods 0, guard 1, hostports 4, listeners 0, output 2, postrouting 3, prerouting 3")
+	want("written under open ports",
+		"api-host 0, api-pods 0, guard 1, hostports 4, listeners 0, output 2, postrouting 3, prerouting 3")
 	for range 2 {
 		if err := Close(network.Bridge, "a"); err != nil {
 			t.Fatal(err)
@@ -108,7 +110,8 @@ func count(bridge string) (string, error) {
 		return "", err
 	}
 	var found []string
-	for _, name := range []string{apiHostChain, apiPodsChain, "guard", hostPortChain, listenerChain, "output", "postrouting", "prerouting"} {
+	for _, name := range []string{apiHostChain, apiPodsChain, "guard", hostPortChain, listenerChain, "output",
+		"postrouting", "prerouting"} {
 		rules, err := conn.GetRules(chainOf(bridge, name))
 		if err != nil {
 			return "", err
@@ -125,11 +128,15 @@ func TestParseSockets(t *testing.T) {
 	}
 	const heading = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 	for _, c := range []struct{ protocol, state, text, want string }{
-		{"tcp", "0A", "   0: 0100007F:192B 00000000:0000 0A 0\n   1: 00000000:0016 00000000:0000 0A 0\n   2: 0100007F:9C40 0100007F:192B 01 0\n", "tcp 127.0.0.1:6443, tcp 0.0.0.0:22"},
-		{"tcp", "0A", "   0: 00000000000000000000000000000000:1F90 00000000000000000000000000000000:0000 0A 0\n", "tcp 0.0.0.0:8080"},
-		{"tcp", "0A", "   0: 0000000000000000FFFF0000020200C0:1F90 00000000000000000000000000000000:0000 0A 0\n", "tcp 192.0.2.2:8080"},
+		{"tcp", "0A",
+			"   0: 0100007F:192B 00000000:0000 0A 0\n   1: 00000000:0016 00000000:0000 0A 0\n   2: 0100007F:9C40 0100007F:192B 01 0\n", "tcp 127.0.0.1:6443, tcp 0.0.0.0:22"},
+		{"tcp", "0A", "   0: 00000000000000000000000000000000:1F90 00000000000000000000000000000000:0000 0A 0\n",
+			"tcp 0.0.0.0:8080"},
+		{"tcp", "0A", "   0: 0000000000000000FFFF0000020200C0:1F90 00000000000000000000000000000000:0000 0A 0\n",
+			"tcp 192.0.2.2:8080"},
 		{"tcp", "0A", "   0: 00000000000000000000000001000000:1F90 00000000000000000000000000000000:0000 0A 0\n", ""},
-		{"udp", "07", "   0: 3500007F:0035 00000000:0000 07 0\n   1: 00000000:9C40 0100007F:0035 01 0\n", "udp 127.0.0.53:53"},
+		{"udp", "07", "   0: 3500007F:0035 00000000:0000 07 0\n   1: 00000000:9C40 0100007F:0035 01 0\n",
+			"udp 127.0.0.53:53"},
 	} {
 		got, err := parseSockets(strings.NewReader(heading+c.text), c.protocol, c.state)
 		if text := fmt.Sprint(got); err != nil || text != "["+strings.ReplaceAll(c.want, ", ", " ")+"]" {
@@ -137,7 +144,8 @@ func TestParseSockets(t *testing.T) {
 		}
 	}
 	const endpoints = " ENDPT     SOCK   STY SST HBKT LPORT   UID INODE LADDRS\n"
-	got, err := parseEndpoints(strings.NewReader(endpoints + "ffff0 ffff1 2 10 29 7777 0 12345 10.0.0.1 *192.0.2.1 ::1 \nffff0 ffff1 2 1 29 7778 0 12346 0.0.0.0\n"))
+	got, err := parseEndpoints(strings.NewReader(endpoints +
+		"ffff0 ffff1 2 10 29 7777 0 12345 10.0.0.1 *192.0.2.1 ::1 \nffff0 ffff1 2 1 29 7778 0 12346 0.0.0.0\n"))
 	if text := fmt.Sprint(got); err != nil || text != "[sctp 10.0.0.1:7777 sctp 192.0.2.1:7777]" {
 		t.Errorf("endpoints: %s, %v", text, err)
 	}

@@ -191,7 +191,8 @@ func TestWhosePort(t *testing.T) {
 		for _, c := range []struct {
 			from          *space
 			what, at, who string
-		}{{remote, "the network", "192.0.2.1", fromNet}, {host, "the machine", "192.0.2.1", fromHost}, {host, "the loopback", "127.0.0.1", overLoopback}} {
+		}{{remote, "the network", "192.0.2.1", fromNet}, {host, "the machine", "192.0.2.1", fromHost}, {host, "the loopback",
+			"127.0.0.1", overLoopback}} {
 			if who := c.from.ask(network, fmt.Sprintf("%s:%d", c.at, number)); who != c.who {
 				t.Errorf("%s: %s %d from %s is answered by %s, want %s", when, network, number, c.what, who, c.who)
 			}
@@ -210,7 +211,8 @@ func TestWhosePort(t *testing.T) {
 	host.serve(t, "tcp4", "0.0.0.0:6443", "host")
 	host.serve(t, "tcp", "[::]:6444", "host")
 	host.serve(t, "udp", "0.0.0.0:53", "host")
-	for _, p := range []Port{leads("tcp", "", 6443), leads("tcp", "127.0.0.1", 6443), leads("tcp", "", 6444), leads("udp", "", 53)} {
+	for _, p := range []Port{leads("tcp", "", 6443), leads("tcp", "127.0.0.1", 6443), leads("tcp", "", 6444),
+		leads("udp", "", 53)} {
 		if err := open("b", leads("tcp", "", 9999), p); !errors.Is(err, ErrTaken) {
 			t.Errorf("%v was opened: %v", p, err)
 		}

@@ -79,7 +79,8 @@ func TestGoneOrReusedPidIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := start(t, "sleep", "1000")
-	if _, err := e.Watch(c.Process.Pid, func() bool { return false }, func() { t.Error("called") }); !errors.Is(err, unix.ESRCH) {
+	if _, err := e.Watch(c.Process.Pid, func() bool { return false }, func() { t.Error("called") }); !errors.Is(err,
+		unix.ESRCH) {
 		t.Errorf("another process under the same pid: got %v, want ESRCH", err)
 	}
 	_ = c.Process.Kill()
@@ -102,7 +103,8 @@ func TestLives(t *testing.T) {
 	name, _, _ := strings.Cut(string(group), "\n")
 	c := start(t, "sleep", "1000")
 	if !e.Lives(c.Process.Pid, name) || e.Lives(c.Process.Pid, "no such group") {
-		t.Errorf("in group %q: %t, in another one: %t", name, e.Lives(c.Process.Pid, name), e.Lives(c.Process.Pid, "no such group"))
+		t.Errorf("in group %q: %t, in another one: %t", name, e.Lives(c.Process.Pid, name), e.Lives(c.Process.Pid,
+			"no such group"))
 	}
 	gone := make(chan struct{})
 	if _, err := e.Watch(c.Process.Pid, always, func() { close(gone) }); err != nil {

@@ -136,7 +136,8 @@ func parseProcess(text string) (Process, error) {
 	system, systemErr := parseTicks(field(15))
 	threads, threadsErr := strconv.ParseInt(field(20), 10, 64)
 	start, startErr := strconv.ParseInt(field(22), 10, 64)
-	if err := errors.Join(pidErr, userErr, systemErr, threadsErr, startErr); err != nil || pid <= 0 || threads < 0 || start < 0 {
+	if err := errors.Join(pidErr, userErr, systemErr, threadsErr, startErr); err != nil || pid <= 0 || threads < 0 ||
+		start < 0 {
 		return Process{}, fmt.Errorf("%.80q: a numeric field is not a number, or is negative", text)
 	}
 	return Process{PID: pid, Name: text[open+1 : end], Start: start, CPU: user + system, Threads: threads}, nil

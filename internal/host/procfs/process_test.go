@@ -20,7 +20,8 @@ const (
 func TestProcessFiles(t *testing.T) {
 	fs := tree(t, map[string]string{
 		"stat": stat, "42/stat": pidStat, "42/cgroup": "4:memory:/kubepods/pod7\n1:name=systemd:/a:b\n0::/\n",
-		"42/cmdline": "/usr/bin/kubelet\x00--config\x00\x00", "42/smaps_rollup": rollup, "42/statm": "1000 25 3 1 0 20 0\n", "self/x": "", "7/cmdline": "",
+		"42/cmdline": "/usr/bin/kubelet\x00--config\x00\x00", "42/smaps_rollup": rollup, "42/statm": "1000 25 3 1 0 20 0\n",
+		"self/x": "", "7/cmdline": "",
 	})
 	if busy, err := fs.BusyTime(); err != nil || busy != 433*10*time.Millisecond {
 		t.Errorf("busy %v, %v", busy, err)
@@ -111,7 +112,8 @@ func TestThisProcess(t *testing.T) {
 }
 
 func FuzzProcessFiles(f *testing.F) {
-	for _, seed := range []string{stat, pidStat, rollup, "", "1 () ", ")(", "cpu 1 2 3 4 5 6 -7 8", "0::/kubepods", "Pss: 99999999999999999999 kB"} {
+	for _, seed := range []string{stat, pidStat, rollup, "", "1 () ", ")(", "cpu 1 2 3 4 5 6 -7 8", "0::/kubepods",
+		"Pss: 99999999999999999999 kB"} {
 		cost.Attack(f, seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

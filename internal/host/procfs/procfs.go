@@ -55,7 +55,8 @@ func (fs FS) Memory() (Memory, error) {
 func parseMemory(text string) (Memory, error) {
 	var m Memory
 	var available unit.Bytes
-	missing := map[string]*unit.Bytes{"MemTotal": &m.Total, "MemFree": &m.Free, "MemAvailable": &available, "Hugetlb": &m.HugePages, "SwapTotal": &m.SwapTotal, "SwapFree": &m.SwapFree, "Inactive(file)": &m.InactiveFile}
+	missing := map[string]*unit.Bytes{"MemTotal": &m.Total, "MemFree": &m.Free, "MemAvailable": &available,
+		"Hugetlb": &m.HugePages, "SwapTotal": &m.SwapTotal, "SwapFree": &m.SwapFree, "Inactive(file)": &m.InactiveFile}
 	for number, line := range strings.Split(text, "\n") {
 		key, rest, _ := strings.Cut(line, ":")
 		into := missing[key]
@@ -219,7 +220,8 @@ func parseRoutes4(text string) ([]route, error) {
 		if mask == 0 {
 			bits = 0
 		}
-		routes = append(routes, route{device: words[0], to: netip.PrefixFrom(netip.IPv4Unspecified(), bits), metric: metric, up: flags&routeUp != 0 && flags&routeReject == 0})
+		routes = append(routes, route{device: words[0], to: netip.PrefixFrom(netip.IPv4Unspecified(), bits), metric: metric,
+			up: flags&routeUp != 0 && flags&routeReject == 0})
 	}
 	return routes, nil
 }
@@ -244,7 +246,8 @@ func parseRoutes6(text string) ([]route, error) {
 			return nil, fmt.Errorf("line %d: %.80q: destination, length, metric or flags is not as expected", number+1, line)
 		}
 		to := netip.PrefixFrom(netip.AddrFrom16([16]byte(address)), int(bits))
-		routes = append(routes, route{device: words[9], to: to, metric: metric, up: flags&routeUp != 0 && flags&routeReject == 0})
+		routes = append(routes, route{device: words[9], to: to, metric: metric, up: flags&routeUp != 0 &&
+			flags&routeReject == 0})
 	}
 	return routes, nil
 }

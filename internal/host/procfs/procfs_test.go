@@ -47,16 +47,19 @@ func TestMemory(t *testing.T) {
 		t.Errorf("an old kernel: %+v, %v", m, err)
 	}
 	for text, want := range map[string]string{
-		"": "MemTotal: missing", "MemTotal: x kB\n": "line 1", "MemFree: 1 kB\nMemTotal: 5\n": "line 2", "MemTotal: 9223372036854775807 kB": "line 1",
+		"": "MemTotal: missing", "MemTotal: x kB\n": "line 1", "MemFree: 1 kB\nMemTotal: 5\n": "line 2",
+		"MemTotal: 9223372036854775807 kB": "line 1",
 	} {
-		if _, err := tree(t, map[string]string{"meminfo": text}).Memory(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "meminfo") {
+		if _, err := tree(t, map[string]string{"meminfo": text}).Memory(); err == nil ||
+			!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "meminfo") {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
 }
 
 func TestFacts(t *testing.T) {
-	fs := tree(t, map[string]string{"sys/kernel/pid_max": "32768\n", "sys/kernel/threads-max": "31000\n", "sys/kernel/random/boot_id": "b-1\n", "sys/kernel/osrelease": "\n"})
+	fs := tree(t, map[string]string{"sys/kernel/pid_max": "32768\n", "sys/kernel/threads-max": "31000\n",
+		"sys/kernel/random/boot_id": "b-1\n", "sys/kernel/osrelease": "\n"})
 	if n, err := fs.PIDs(); err != nil || n != 31000 {
 		t.Errorf("pids %d, %v", n, err)
 	}
@@ -66,7 +69,8 @@ func TestFacts(t *testing.T) {
 	if _, err := fs.KernelVersion(); err == nil || !strings.Contains(err.Error(), "osrelease: empty") {
 		t.Errorf("kernel version: %v", err)
 	}
-	if _, err := tree(t, map[string]string{"sys/kernel/pid_max": "many"}).PIDs(); err == nil || !strings.Contains(err.Error(), `pid_max: "many"`) {
+	if _, err := tree(t, map[string]string{"sys/kernel/pid_max": "many"}).PIDs(); err == nil ||
+		!strings.Contains(err.Error(), `pid_max: "many"`) {
 		t.Errorf("pids: %v", err)
 	}
 }
@@ -88,17 +92,19 @@ func TestDefaultInterfaces(t *testing.T) {
 		files map[string]string
 		want  []string
 	}{
-		"by metric, those up, IPv4 first": {map[string]string{"net/route": routes4, "net/ipv6_route": routes6}, []string{"eth0", "wlan0", "eth6"}},
-		"IPv6 only":                       {map[string]string{"net/ipv6_route": routes6}, []string{"eth6"}},
-		"no way out":                      {map[string]string{"net/route": routes4[:strings.Index(routes4, "\n")+1]}, nil},
-		"no network":                      {nil, nil},
+		"by metric, those up, IPv4 first": {map[string]string{"net/route": routes4, "net/ipv6_route": routes6},
+			[]string{"eth0", "wlan0", "eth6"}},
+		"IPv6 only":  {map[string]string{"net/ipv6_route": routes6}, []string{"eth6"}},
+		"no way out": {map[string]string{"net/route": routes4[:strings.Index(routes4, "\n")+1]}, nil},
+		"no network": {nil, nil},
 	} {
 		got, err := tree(t, c.files).DefaultInterfaces()
 		if err != nil || !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, %v, want %v", name, got, err, c.want)
 		}
 	}
-	if _, err := tree(t, map[string]string{"net/route": "head\neth0 0\n"}).DefaultInterfaces(); err == nil || !strings.Contains(err.Error(), "route: line 2") {
+	if _, err := tree(t, map[string]string{"net/route": "head\neth0 0\n"}).DefaultInterfaces(); err == nil ||
+		!strings.Contains(err.Error(), "route: line 2") {
 		t.Errorf("short line: %v", err)
 	}
 }

@@ -32,7 +32,8 @@ func TestTriggerOnThisKernel(t *testing.T) {
 	if _, err := c.Wait(0); err != nil { // whether something stalls meanwhile does not matter
 		t.Fatal(err)
 	}
-	if _, err := Trigger(machine, Threshold{Stall: time.Second, Window: time.Minute}); err == nil || errors.Is(err, ErrNone) {
+	if _, err := Trigger(machine, Threshold{Stall: time.Second, Window: time.Minute}); err == nil ||
+		errors.Is(err, ErrNone) {
 		t.Errorf("a window of a minute is the kernel's to refuse: %v", err)
 	}
 }
@@ -75,7 +76,8 @@ func TestParse(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	cost.Attack(f, "some avg10=0.00 avg60=0.00 avg300=0.00 total=3057682\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=232971\n")
+	cost.Attack(f,
+		"some avg10=0.00 avg60=0.00 avg300=0.00 total=3057682\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=232971\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		defer cost.Spend(t, len(text))()
 		p, err := parse(text)

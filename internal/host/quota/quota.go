@@ -220,7 +220,8 @@ func control(f *os.File, request uintptr, argument unsafe.Pointer) error {
 
 // noneOr turns the errors of a kernel or file system without project quota into ErrNone. ESRCH: accounting is off.
 func noneOr(err error) error {
-	for _, none := range []error{unix.ENOTTY, unix.ENOSYS, unix.EOPNOTSUPP, unix.ESRCH, unix.EINVAL, unix.ENOTBLK, unix.ENODEV} {
+	for _, none := range []error{unix.ENOTTY, unix.ENOSYS, unix.EOPNOTSUPP, unix.ESRCH, unix.EINVAL, unix.ENOTBLK,
+		unix.ENODEV} {
 		if errors.Is(err, none) {
 			return ErrNone
 		}

@@ -31,7 +31,8 @@ func mount(t *testing.T, options string, features ...string) string {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("mkfs.ext4", append(append([]string{"-q"}, features...), file)...).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mkfs.ext4", append(append([]string{"-q"}, features...),
+		file)...).CombinedOutput(); err != nil {
 		t.Skipf("needs mkfs.ext4: %v: %s", err, out)
 	}
 	if out, err := exec.Command("mount", "-o", options, file, dir).CombinedOutput(); err != nil {

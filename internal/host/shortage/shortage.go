@@ -17,7 +17,8 @@ import (
 // Is reports whether err means that space, inodes, file descriptors or memory are short, or that a disk cannot be
 // written at present.
 func Is(err error) bool {
-	for _, e := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS} {
+	for _, e := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO, unix.EMFILE, unix.ENFILE, unix.ENOMEM,
+		unix.ENOBUFS} {
 		if errors.Is(err, e) {
 			return true
 		}

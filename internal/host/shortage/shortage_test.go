@@ -32,7 +32,8 @@ func TestRetry(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if err := Retry(ctx, "a part", func(context.Context) error { return full }); !errors.Is(err, context.DeadlineExceeded) {
+		if err := Retry(ctx, "a part", func(context.Context) error { return full }); !errors.Is(err,
+			context.DeadlineExceeded) {
 			t.Errorf("after the end: %v", err)
 		}
 	})

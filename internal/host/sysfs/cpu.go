@@ -77,7 +77,8 @@ func (fs FS) Topology(online idset.Set) (Topology, error) {
 // ThermalThrottles returns the directories of the counters of thermal throttling of each CPU. Machines without such
 // counters, such as most guests, have none.
 func (fs FS) ThermalThrottles() []string {
-	dirs, _ := filepath.Glob(fs.path("devices", "system", "cpu", "cpu[0-9]*", "thermal_throttle")) // only a bad pattern is an error
+	// only a bad pattern is an error
+	dirs, _ := filepath.Glob(fs.path("devices", "system", "cpu", "cpu[0-9]*", "thermal_throttle"))
 	return dirs
 }
 

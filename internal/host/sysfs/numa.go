@@ -189,7 +189,8 @@ func (fs FS) PCIDevices() ([]machine.PCIDevice, error) {
 			continue
 		}
 		if node < 0 || node > int64(machine.NUMAIDMax) {
-			return nil, fmt.Errorf("read PCI devices: %s: %d: want a NUMA node, or -1", fs.path(dir, e.Name(), "numa_node"), node)
+			return nil, fmt.Errorf("read PCI devices: %s: %d: want a NUMA node, or -1", fs.path(dir, e.Name(), "numa_node"),
+				node)
 		}
 		d := machine.PCIDevice{Address: e.Name(), NUMANode: machine.NUMAID(node)}
 		for _, field := range []struct {

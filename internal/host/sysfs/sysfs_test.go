@@ -32,7 +32,8 @@ func TestCPUs(t *testing.T) {
 		t.Errorf("%v, %v", cpus, err)
 	}
 	for text, want := range map[string]string{"\n": "empty", "0-\n": "not a number"} {
-		if _, err := tree(t, map[string]string{"devices/system/cpu/online": text}).CPUs(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "cpu/online") {
+		if _, err := tree(t, map[string]string{"devices/system/cpu/online": text}).CPUs(); err == nil ||
+			!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "cpu/online") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -66,7 +67,9 @@ func TestHugePages(t *testing.T) {
 	if got, err := tree(t, nil).HugePages(); err != nil || len(got) != 0 {
 		t.Errorf("kernel without: %v, %v", got, err)
 	}
-	if _, err := tree(t, map[string]string{"kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "-1"}).HugePages(); err == nil || !strings.Contains(err.Error(), "nr_hugepages") {
+	if _, err := tree(t,
+		map[string]string{"kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "-1"}).HugePages(); err == nil ||
+		!strings.Contains(err.Error(), "nr_hugepages") {
 		t.Errorf("negative: %v", err)
 	}
 }
@@ -93,7 +96,8 @@ func FuzzParseHugePageDir(f *testing.F) {
 }
 
 func FuzzNodeFiles(f *testing.F) {
-	for _, seed := range []string{"Node 0 MemTotal:       21457108 kB\n", "\nNode 3 MemTotal: -1 kB", "10 21", "10 20 256", "8000000", "0x10", "0x020000", "FFFFFFFFFFFFFFFF"} {
+	for _, seed := range []string{"Node 0 MemTotal:       21457108 kB\n", "\nNode 3 MemTotal: -1 kB", "10 21", "10 20 256",
+		"8000000", "0x10", "0x020000", "FFFFFFFFFFFFFFFF"} {
 		cost.Attack(f, seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

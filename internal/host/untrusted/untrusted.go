@@ -75,7 +75,10 @@ func HasContent(path string, text []byte) bool {
 
 // openAt opens name in the directory at; path is its name in errors.
 func openAt(at int, name, path string) (*os.File, error) {
-	found, err := again(func() (int, error) { return unix.Openat(at, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0) })
+	found, err := again(func() (int, error) {
+		return unix.Openat(at, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC,
+			0)
+	})
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
@@ -172,7 +175,8 @@ func (d *Dir) Create(name string, mode os.FileMode) (*os.File, error) {
 		return nil, err
 	}
 	fd, err := again(func() (int, error) {
-		return unix.Openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, uint32(mode.Perm()))
+		return unix.Openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC,
+			uint32(mode.Perm()))
 	})
 	if err != nil {
 		return nil, &os.PathError{Op: "create", Path: d.join(name), Err: err}
@@ -244,7 +248,10 @@ func IsRegular(st unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFREG
 // Names lists at most most names of d, since a container may create as many as the disk has inodes. whole is false if
 // there are more.
 func (d *Dir) Names(most int) (names []string, whole bool, err error) {
-	fd, err := again(func() (int, error) { return unix.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) })
+	fd, err := again(func() (int, error) {
+		return unix.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC,
+			0)
+	})
 	if err != nil {
 		return nil, false, &os.PathError{Op: "list", Path: d.path, Err: err}
 	}

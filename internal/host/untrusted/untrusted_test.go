@@ -57,7 +57,8 @@ func TestNothingButRegularFilesIsOpened(t *testing.T) {
 	if _, err := Read(at("none"), 3); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v", err)
 	}
-	if !HasContent(at("file"), []byte("text")) || HasContent(at("file"), []byte("tex")) || HasContent(at("file"), []byte("texx")) {
+	if !HasContent(at("file"), []byte("text")) || HasContent(at("file"), []byte("tex")) ||
+		HasContent(at("file"), []byte("texx")) {
 		t.Error("Holds does not compare")
 	}
 }

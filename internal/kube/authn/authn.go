@@ -87,16 +87,21 @@ func New(o Options) (*Guard, error) {
 		o.AccessAPI = o.API
 	}
 	if o.API == nil && o.Tokens {
-		return nil, fmt.Errorf("guard the server: authentication.webhook.enabled: needs an API server; set it to false or set --kubeconfig")
+		return nil,
+			fmt.Errorf("guard the server: authentication.webhook.enabled: needs an API server; set it to false or set --kubeconfig")
 	}
 	if o.AccessAPI == nil && !o.AlwaysAllow {
-		return nil, fmt.Errorf("guard the server: authorization.mode Webhook: needs an API server; set AlwaysAllow or set --kubeconfig")
+		return nil,
+			fmt.Errorf("guard the server: authorization.mode Webhook: needs an API server; set AlwaysAllow or set --kubeconfig")
 	}
 	g := &Guard{
 		o: o,
 		// Refused tokens are cached apart from accepted ones, so that a flood of bad tokens cannot evict the good ones.
-		tokens:    newReviews(o.Now, tokensMax, func(id *Identity) (bool, time.Duration) { return id != nil, o.TokenTTL }),
-		decisions: newReviews(o.Now, decisionsMax, func(ok bool) (bool, time.Duration) { return ok, pick(ok, o.AllowTTL, o.DenyTTL) }),
+		tokens: newReviews(o.Now, tokensMax, func(id *Identity) (bool, time.Duration) { return id != nil, o.TokenTTL }),
+		decisions: newReviews(o.Now, decisionsMax, func(ok bool) (bool, time.Duration) {
+			return ok, pick(ok, o.AllowTTL,
+				o.DenyTTL)
+		}),
 	}
 	if o.ClientCAFile != "" {
 		g.ca = &bundle{path: o.ClientCAFile, now: o.Now}

@@ -97,8 +97,9 @@ func newAuthority(t *testing.T) *authority {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour),
+		IsCA:     true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
@@ -115,12 +116,14 @@ func newAuthority(t *testing.T) *authority {
 
 func (a *authority) writeTo(t *testing.T, file string) {
 	t.Helper()
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}), 0o600); err != nil {
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (a *authority) sign(t *testing.T, subject pkix.Name, usage x509.ExtKeyUsage, life time.Duration) *x509.Certificate {
+func (a *authority) sign(t *testing.T, subject pkix.Name, usage x509.ExtKeyUsage,
+	life time.Duration) *x509.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -162,13 +165,15 @@ func outcome(id *Identity, err error) string {
 
 func TestAdmit(t *testing.T) {
 	ca, foreign := newAuthority(t), newAuthority(t)
-	admin := ca.sign(t, pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}}, x509.ExtKeyUsageClientAuth, time.Hour)
+	admin := ca.sign(t, pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}},
+		x509.ExtKeyUsageClientAuth, time.Hour)
 	nobody := ca.sign(t, pkix.Name{CommonName: "nobody"}, x509.ExtKeyUsageClientAuth, time.Hour)
 	reader := ca.sign(t, pkix.Name{CommonName: "reader"}, x509.ExtKeyUsageClientAuth, time.Hour)
 	a := &api{
 		tokens: map[string]authenticationv1.UserInfo{"good": {Username: "scraper", Groups: []string{"g"}}},
 		allow: map[string]bool{
-			"admin get proxy": true, "admin create proxy": true, "reader get proxy": true, "scraper get metrics": true, "scraper get pods": true, "system:anonymous get healthz": true,
+			"admin get proxy": true, "admin create proxy": true, "reader get proxy": true, "scraper get metrics": true,
+			"scraper get pods": true, "system:anonymous get healthz": true,
 		},
 	}
 	for _, c := range []struct {
@@ -179,32 +184,46 @@ func TestAdmit(t *testing.T) {
 	}{
 		{"certificate", request("GET", "/exec/a/b/c", admin), false, "admin system:masters,system:authenticated"},
 		{"certificate, POST", request("POST", "/exec/a/b/c", admin), false, "admin system:masters,system:authenticated"},
-		{"certificate before token", request("GET", "/exec/a/b/c", admin, "Authorization", "Bearer bad"), false, "admin system:masters,system:authenticated"},
+		{"certificate before token", request("GET", "/exec/a/b/c", admin, "Authorization", "Bearer bad"), false,
+			"admin system:masters,system:authenticated"},
 		{"logs need get", request("GET", "/containerLogs/a/b/c", reader), false, "reader system:authenticated"},
 		{"exec needs create", request("GET", "/exec/a/b/c", reader), false, "403"},
-		{"exec in WebSocket too", request("GET", "/exec/a/b/c", reader, "Connection", "Upgrade", "Upgrade", "websocket"), false, "403"},
+		{"exec in WebSocket too", request("GET", "/exec/a/b/c", reader, "Connection", "Upgrade", "Upgrade", "websocket"),
+			false, "403"},
 		{"attach needs create", request("GET", "/attach/a/b/c", reader), false, "403"},
 		{"run needs create", request("GET", "/run/a/b/c", reader), false, "403"},
 		{"port-forward needs create", request("GET", "/portForward/a/b", reader), false, "403"},
-		{"what only begins like run needs get", request("GET", "/runningpods/", reader), false, "reader system:authenticated"},
+		{"what only begins like run needs get", request("GET", "/runningpods/", reader), false,
+			"reader system:authenticated"},
 		{"pods may be read with proxy", request("GET", "/pods", admin), false, "admin system:masters,system:authenticated"},
 		{"known, not allowed", request("GET", "/exec/a/b/c", nobody), false, "403"},
-		{"certificate of another CA", request("GET", "/pods", foreign.sign(t, pkix.Name{CommonName: "admin"}, x509.ExtKeyUsageClientAuth, time.Hour)), true, "401"},
-		{"certificate that has expired", request("GET", "/pods", ca.sign(t, pkix.Name{CommonName: "admin"}, x509.ExtKeyUsageClientAuth, -time.Minute)), true, "401"},
-		{"certificate for servers", request("GET", "/pods", ca.sign(t, pkix.Name{CommonName: "admin"}, x509.ExtKeyUsageServerAuth, time.Hour)), true, "401"},
-		{"certificate without a name", request("GET", "/pods", ca.sign(t, pkix.Name{Organization: []string{"system:masters"}}, x509.ExtKeyUsageClientAuth, time.Hour)), false, "401"},
+		{"certificate of another CA", request("GET", "/pods", foreign.sign(t, pkix.Name{CommonName: "admin"},
+			x509.ExtKeyUsageClientAuth, time.Hour)), true, "401"},
+		{"certificate that has expired", request("GET", "/pods", ca.sign(t, pkix.Name{CommonName: "admin"},
+			x509.ExtKeyUsageClientAuth, -time.Minute)), true, "401"},
+		{"certificate for servers", request("GET", "/pods", ca.sign(t, pkix.Name{CommonName: "admin"},
+			x509.ExtKeyUsageServerAuth, time.Hour)), true, "401"},
+		{"certificate without a name", request("GET", "/pods", ca.sign(t, pkix.Name{Organization: []string{"system:masters"}},
+			x509.ExtKeyUsageClientAuth, time.Hour)), false, "401"},
 		{"token", request("GET", "/metrics", nil, "Authorization", "Bearer good"), false, "scraper g,system:authenticated"},
-		{"token, any spelling", request("GET", "/metrics", nil, "Authorization", "bearer good"), false, "scraper g,system:authenticated"},
-		{"token in a subprotocol", request("GET", "/metrics", nil, "Upgrade", "websocket", "Sec-Websocket-Protocol", "v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.Z29vZA"), false, "scraper g,system:authenticated"},
-		{"token as the only subprotocol", request("GET", "/metrics", nil, "Upgrade", "websocket", "Sec-Websocket-Protocol", "base64url.bearer.authorization.k8s.io.Z29vZA"), true, "401"},
-		{"token of metrics does not reach exec", request("GET", "/exec/a/b/c", nil, "Authorization", "Bearer good"), false, "403"},
-		{"token, fine-grained pods", request("GET", "/pods/", nil, "Authorization", "Bearer good"), false, "scraper g,system:authenticated"},
+		{"token, any spelling", request("GET", "/metrics", nil, "Authorization", "bearer good"), false,
+			"scraper g,system:authenticated"},
+		{"token in a subprotocol", request("GET", "/metrics", nil, "Upgrade", "websocket", "Sec-Websocket-Protocol",
+			"v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.Z29vZA"), false, "scraper g,system:authenticated"},
+		{"token as the only subprotocol", request("GET", "/metrics", nil, "Upgrade", "websocket", "Sec-Websocket-Protocol",
+			"base64url.bearer.authorization.k8s.io.Z29vZA"), true, "401"},
+		{"token of metrics does not reach exec", request("GET", "/exec/a/b/c", nil, "Authorization", "Bearer good"), false,
+			"403"},
+		{"token, fine-grained pods", request("GET", "/pods/", nil, "Authorization", "Bearer good"), false,
+			"scraper g,system:authenticated"},
 		{"bad token is not anonymous", request("GET", "/healthz", nil, "Authorization", "Bearer bad"), true, "401"},
-		{"huge token", request("GET", "/healthz", nil, "Authorization", "Bearer "+strings.Repeat("x", tokenBytesMax+1)), true, "401"},
+		{"huge token", request("GET", "/healthz", nil, "Authorization", "Bearer "+strings.Repeat("x", tokenBytesMax+1)), true,
+			"401"},
 		{"nothing", request("GET", "/healthz", nil), false, "401"},
 		{"nothing, anonymous", request("GET", "/healthz", nil), true, "system:anonymous system:unauthenticated"},
 		{"anonymous, not allowed", request("GET", "/podsx", nil), true, "403"},
-		{"basic authentication is nothing", request("GET", "/healthz", nil, "Authorization", "Basic Z29vZA=="), true, "system:anonymous system:unauthenticated"},
+		{"basic authentication is nothing", request("GET", "/healthz", nil, "Authorization", "Basic Z29vZA=="), true,
+			"system:anonymous system:unauthenticated"},
 		{"method without a verb", request("HEAD", "/healthz", admin), false, "405"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -216,7 +235,8 @@ func TestAdmit(t *testing.T) {
 			if got := outcome(id, err); got != c.want {
 				t.Errorf("got %s (%v), want %s", got, err, c.want)
 			}
-			if err == nil && strings.Contains(fmt.Sprint(c.r.Header), "good") || strings.Contains(fmt.Sprint(c.r.Header), "Z29vZA]") && err == nil && id.Name != anonymousName {
+			if err == nil && strings.Contains(fmt.Sprint(c.r.Header), "good") ||
+				strings.Contains(fmt.Sprint(c.r.Header), "Z29vZA]") && err == nil && id.Name != anonymousName {
 				t.Errorf("the credential is still in the headers: %v", c.r.Header)
 			}
 		})
@@ -225,12 +245,14 @@ func TestAdmit(t *testing.T) {
 
 // A server that belongs to no node is authorized by path, as upstream's controllers are.
 func TestPaths(t *testing.T) {
-	a := &api{tokens: map[string]authenticationv1.UserInfo{"good": {Username: "scraper"}}, allow: map[string]bool{"scraper get /metrics": true}}
+	a := &api{tokens: map[string]authenticationv1.UserInfo{"good": {Username: "scraper"}},
+		allow: map[string]bool{"scraper get /metrics": true}}
 	g, err := New(Options{API: a, Tokens: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{"/metrics": "scraper system:authenticated", "/metrics/x": "403", "/debug": "403"} {
+	for path, want := range map[string]string{"/metrics": "scraper system:authenticated", "/metrics/x": "403",
+		"/debug": "403"} {
 		id, err := g.Admit(request("GET", path, nil, "Authorization", "Bearer good"))
 		if got := outcome(id, err); got != want {
 			t.Errorf("%s: %s (%v), want %s", path, got, err, want)
@@ -241,9 +263,11 @@ func TestPaths(t *testing.T) {
 // TestVerbOf: streams and commands need create; all other requests need the verb of their method.
 func TestVerbOf(t *testing.T) {
 	for request, want := range map[string]string{
-		"GET /exec/a/b/c": "create", "POST /exec/a/b/c": "create", "GET /attach/a/b/c": "create", "GET /run": "create", "GET /portForward/a/b": "create",
-		"PUT /exec/a/b/c": "create", "HEAD /exec/a/b/c": "", "GET /execs": "get", "GET /runningpods/": "get", "GET /containerLogs/a/b/c": "get",
-		"GET /metrics": "get", "POST /stats/summary": "create", "DELETE /pods": "delete",
+		"GET /exec/a/b/c": "create", "POST /exec/a/b/c": "create", "GET /attach/a/b/c": "create", "GET /run": "create",
+		"GET /portForward/a/b": "create",
+		"PUT /exec/a/b/c":      "create", "HEAD /exec/a/b/c": "", "GET /execs": "get", "GET /runningpods/": "get",
+		"GET /containerLogs/a/b/c": "get",
+		"GET /metrics":             "get", "POST /stats/summary": "create", "DELETE /pods": "delete",
 	} {
 		method, path, _ := strings.Cut(request, " ")
 		if verb, ok := VerbOf(method, path); verb != want || ok != (want != "") {
@@ -254,10 +278,13 @@ func TestVerbOf(t *testing.T) {
 
 func TestSubresources(t *testing.T) {
 	for path, want := range map[string]string{
-		"/": "proxy", "/exec/a/b/c": "proxy", "/containerLogs/a/b/c": "proxy", "/run/a/b/c": "proxy", "/debug/pprof/heap": "proxy",
-		"/stats/summary": "stats", "/stats": "stats", "/statsx": "proxy", "/metrics": "metrics", "/metrics/cadvisor": "metrics", "/logs/x": "log",
+		"/": "proxy", "/exec/a/b/c": "proxy", "/containerLogs/a/b/c": "proxy", "/run/a/b/c": "proxy",
+		"/debug/pprof/heap": "proxy",
+		"/stats/summary":    "stats", "/stats": "stats", "/statsx": "proxy", "/metrics": "metrics",
+		"/metrics/cadvisor": "metrics", "/logs/x": "log",
 		"/checkpoint/a/b/c": "checkpoint", "/pods": "pods proxy", "/pods/": "pods proxy", "/runningpods/": "pods proxy",
-		"/healthz": "healthz proxy", "/healthz/ping": "healthz proxy", "/configz": "configz proxy", "/statusz": "statusz", "/flagz": "configz",
+		"/healthz": "healthz proxy", "/healthz/ping": "healthz proxy", "/configz": "configz proxy", "/statusz": "statusz",
+		"/flagz": "configz",
 	} {
 		if got := strings.Join(Subresources(path), " "); got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)
@@ -269,7 +296,8 @@ func TestSubresources(t *testing.T) {
 func TestRemembering(t *testing.T) {
 	ca := newAuthority(t)
 	now := time.Now()
-	a := &api{tokens: map[string]authenticationv1.UserInfo{"good": {Username: "u"}}, allow: map[string]bool{"u get pods": true}}
+	a := &api{tokens: map[string]authenticationv1.UserInfo{"good": {Username: "u"}},
+		allow: map[string]bool{"u get pods": true}}
 	g, err := New(Options{
 		NodeName: "n1", API: a, ClientCAFile: ca.file, Tokens: true, Now: func() time.Time { return now },
 		TokenTTL: time.Minute, AllowTTL: 5 * time.Minute, DenyTTL: 30 * time.Second,
@@ -356,7 +384,8 @@ func TestCachesAreBounded(t *testing.T) {
 		g.Admit(request("GET", "/pods", nil, "Authorization", "Bearer "+token))
 	}
 	a.takeAsked()
-	if id, err := g.Admit(request("GET", "/pods", nil, "Authorization", "Bearer good")); err != nil || id.Name != "u" || a.takeAsked() != "" {
+	if id, err := g.Admit(request("GET", "/pods", nil, "Authorization", "Bearer good")); err != nil || id.Name != "u" ||
+		a.takeAsked() != "" {
 		t.Errorf("bad tokens pushed out a good one: %v", err)
 	}
 	for i, s := range g.tokens.caches {
@@ -369,14 +398,16 @@ func TestCachesAreBounded(t *testing.T) {
 func TestClientCAIsReadAgain(t *testing.T) {
 	first, second := newAuthority(t), newAuthority(t)
 	now := time.Now()
-	g, err := New(Options{NodeName: "n1", ClientCAFile: first.file, AlwaysAllow: true, Now: func() time.Time { return now }})
+	g, err := New(Options{NodeName: "n1", ClientCAFile: first.file, AlwaysAllow: true,
+		Now: func() time.Time { return now }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	try := func(by *authority, want string) {
 		t.Helper()
 		now = now.Add(2 * caCheckInterval)
-		id, err := g.Admit(request("GET", "/pods", by.sign(t, pkix.Name{CommonName: "u"}, x509.ExtKeyUsageClientAuth, time.Hour)))
+		id, err := g.Admit(request("GET", "/pods", by.sign(t, pkix.Name{CommonName: "u"}, x509.ExtKeyUsageClientAuth,
+			time.Hour)))
 		if got := outcome(id, err); got != want {
 			t.Errorf("got %s (%v), want %s", got, err, want)
 		}

@@ -18,7 +18,8 @@ const decisionsMax = 2048
 
 // verbs are the API verbs of HTTP methods. Other methods (HEAD, OPTIONS, CONNECT, ...) have none, so they are refused.
 var verbs = map[string]string{
-	http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
+	http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch",
+	http.MethodDelete: "delete",
 }
 
 // VerbOf returns the verb on a node that a request needs, and false when its method has none. A request that runs code
@@ -48,7 +49,8 @@ func (g *Guard) authorize(r *http.Request, id *Identity) error {
 		verb, ok = VerbOf(r.Method, r.URL.Path)
 	}
 	if !ok {
-		return &Refusal{http.StatusMethodNotAllowed, fmt.Sprintf("method %s has no API verb to authorize; use GET or POST", r.Method), nil}
+		return &Refusal{http.StatusMethodNotAllowed, fmt.Sprintf("method %s has no API verb to authorize; use GET or POST",
+			r.Method), nil}
 	}
 	if g.o.AlwaysAllow {
 		return nil
@@ -72,7 +74,8 @@ func (g *Guard) authorize(r *http.Request, id *Identity) error {
 			return nil
 		}
 	}
-	return &Refusal{http.StatusForbidden, fmt.Sprintf("Forbidden (user=%s, verb=%s, %s)", id.Name, verb, g.describe(subresources...)), nil}
+	return &Refusal{http.StatusForbidden, fmt.Sprintf("Forbidden (user=%s, verb=%s, %s)", id.Name, verb,
+		g.describe(subresources...)), nil}
 }
 
 // targets returns the subresources of the node, or the path itself, of which one must be allowed for path.

@@ -137,7 +137,8 @@ func (b *bundle) read() (*x509.CertPool, fileStamp, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fileStamp{}, fmt.Errorf("read authentication.x509.clientCAFile: %s: no PEM certificate in %d bytes", b.path, len(pem))
+		return nil, fileStamp{}, fmt.Errorf("read authentication.x509.clientCAFile: %s: no PEM certificate in %d bytes",
+			b.path, len(pem))
 	}
 	return pool, stamp, nil
 }

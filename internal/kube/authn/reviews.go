@@ -29,7 +29,8 @@ type digest [sha256.Size]byte
 type reviews[T any] struct {
 	now  func() time.Time                       // the time
 	keep func(T) (good bool, ttl time.Duration) // whether an answer is good, and how long it is cached
-	salt []byte                                 // random per process, so that the digests of one process mean nothing to another
+	// random per process, so that the digests of one process mean nothing to another
+	salt []byte
 
 	// mu guards what follows.
 	mu      sync.Mutex

@@ -41,7 +41,8 @@ func (g *Guard) fromToken(r *http.Request) (*Identity, error) {
 		return nil, nil
 	}
 	if len(token) > tokenBytesMax {
-		return nil, &Refusal{http.StatusUnauthorized, "Unauthorized", fmt.Errorf("bearer token: %d bytes, limit %d", len(token), tokenBytesMax)}
+		return nil, &Refusal{http.StatusUnauthorized, "Unauthorized", fmt.Errorf("bearer token: %d bytes, limit %d",
+			len(token), tokenBytesMax)}
 	}
 	id, err := g.tokens.ask(r.Context(), []string{token}, func(ctx context.Context) (*Identity, error) {
 		return g.reviewToken(ctx, token)
@@ -70,13 +71,15 @@ func (g *Guard) reviewToken(ctx context.Context, token string) (*Identity, error
 	for k, v := range user.Extra {
 		extra[k] = v
 	}
-	return &Identity{Name: user.Username, UID: user.UID, Groups: withGroup(user.Groups, groupAuthenticated), Extra: extra}, nil
+	return &Identity{Name: user.Username, UID: user.UID, Groups: withGroup(user.Groups, groupAuthenticated),
+		Extra: extra}, nil
 }
 
 // bearer returns the token of r and a function that removes it from r. The token is in the Authorization header, or,
 // for browsers that cannot set headers on WebSockets, in a subprotocol.
 func bearer(r *http.Request) (token string, strip func(), err error) {
-	if scheme, rest, ok := strings.Cut(strings.TrimSpace(r.Header.Get("Authorization")), " "); ok && strings.EqualFold(scheme, "bearer") {
+	if scheme, rest, ok := strings.Cut(strings.TrimSpace(r.Header.Get("Authorization")), " "); ok &&
+		strings.EqualFold(scheme, "bearer") {
 		token, _, _ := strings.Cut(rest, " ")
 		return token, func() { r.Header.Del("Authorization") }, nil
 	}
@@ -93,7 +96,8 @@ func bearer(r *http.Request) (token string, strip func(), err error) {
 		}
 		decoded, err := base64.RawURLEncoding.DecodeString(encoded)
 		if err != nil || !utf8.Valid(decoded) || token != "" {
-			return "", nil, fmt.Errorf("read bearer token from %s: want exactly one token, base64url without padding", webSocketProtocols)
+			return "", nil, fmt.Errorf("read bearer token from %s: want exactly one token, base64url without padding",
+				webSocketProtocols)
 		}
 		token = string(decoded)
 	}
@@ -105,5 +109,6 @@ func bearer(r *http.Request) (token string, strip func(), err error) {
 
 // unavailable is the refusal when an answer of the API server is needed and it gives none.
 func unavailable(what string, err error) *Refusal {
-	return &Refusal{http.StatusServiceUnavailable, "API server does not answer a " + what + ", and no earlier answer is cached; try again when it is back", err}
+	return &Refusal{http.StatusServiceUnavailable, "API server does not answer a " + what +
+		", and no earlier answer is cached; try again when it is back", err}
 }

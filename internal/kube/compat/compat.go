@@ -127,6 +127,8 @@ func writeConfiguration(out *strings.Builder) {
 	}
 	fmt.Fprintf(out, "%s.\n\n### Not honoured, nor is the default\n\n", strings.Join(honoured, ", "))
 	out.WriteString("The kubelet does these by default, and this agent does not. The agent logs so when it starts, until the file\n" +
-		"has the value that is honoured.\n\n| Field | Honoured value | What happens instead |\n|---|---|---|\n" + others[1].String())
-	out.WriteString("\n### Not honoured\n\n| Field | Honoured value | What happens instead |\n|---|---|---|\n" + others[0].String())
+		"has the value that is honoured.\n\n| Field | Honoured value | What happens instead |\n|---|---|---|\n" +
+		others[1].String())
+	out.WriteString("\n### Not honoured\n\n| Field | Honoured value | What happens instead |\n|---|---|---|\n" +
+		others[0].String())
 }

@@ -36,7 +36,8 @@ func Read(path string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > sizeMax {
-		return nil, fmt.Errorf("%s: want a regular file of at most %d bytes, found %s of %d", path, sizeMax, info.Mode().Type(), info.Size())
+		return nil, fmt.Errorf("%s: want a regular file of at most %d bytes, found %s of %d", path, sizeMax,
+			info.Mode().Type(), info.Size())
 	}
 	return os.ReadFile(path)
 }

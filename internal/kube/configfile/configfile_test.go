@@ -59,7 +59,8 @@ func TestReadIsBounded(t *testing.T) {
 	if err := os.Truncate(large, sizeMax+1); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{large: "want a regular file of at most 1048576 bytes", t.TempDir(): "want a regular file", "/no/such/file": "no such file"} {
+	for path, want := range map[string]string{large: "want a regular file of at most 1048576 bytes",
+		t.TempDir(): "want a regular file", "/no/such/file": "no such file"} {
 		if _, err := Read(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
@@ -68,7 +69,8 @@ func TestReadIsBounded(t *testing.T) {
 
 // Every input gives either a Recipe without problems, or problems.
 func FuzzDecode(f *testing.F) {
-	for _, text := range []string{head + "grams: 7", head + "parts: {a: 1}\nname: b", "- a", "\x00", head + "grams: 1\ngrams: 2"} {
+	for _, text := range []string{head + "grams: 7", head + "parts: {a: 1}\nname: b", "- a", "\x00",
+		head + "grams: 1\ngrams: 2"} {
 		cost.Attack(f, text)
 	}
 	f.Add(cost.Aliases(head))

@@ -154,11 +154,13 @@ func checkProvider(at string, provider *kubeletconfigv1.CredentialProvider, p *c
 	}
 	version, ok := strings.CutPrefix(provider.APIVersion, pluginGroup+"/")
 	if !ok || !slices.Contains(versions, version) {
-		p.Add(at+".apiVersion", fmt.Sprintf("%q: want one of %s/%s", provider.APIVersion, pluginGroup, strings.Join(versions, ", "+pluginGroup+"/")))
+		p.Add(at+".apiVersion", fmt.Sprintf("%q: want one of %s/%s", provider.APIVersion, pluginGroup, strings.Join(versions,
+			", "+pluginGroup+"/")))
 	}
 	if t := provider.TokenAttributes; t != nil {
 		if version != tokensSince {
-			p.Add(at+".tokenAttributes", fmt.Sprintf("need apiVersion %s/%s, found %q", pluginGroup, tokensSince, provider.APIVersion))
+			p.Add(at+".tokenAttributes", fmt.Sprintf("need apiVersion %s/%s, found %q", pluginGroup, tokensSince,
+				provider.APIVersion))
 		}
 		checkToken(at+".tokenAttributes", t, p)
 	}

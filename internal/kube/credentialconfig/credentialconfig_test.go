@@ -50,7 +50,8 @@ func TestLoad(t *testing.T) {
 	if hash != hashOfGood {
 		t.Errorf("hash = %q, want %q", hash, hashOfGood)
 	}
-	if len(providers) != 1 || providers[0].Name != "cloud" || providers[0].TokenAttributes.ServiceAccountTokenAudience != "registry" {
+	if len(providers) != 1 || providers[0].Name != "cloud" ||
+		providers[0].TokenAttributes.ServiceAccountTokenAudience != "registry" {
 		t.Errorf("providers = %+v", providers)
 	}
 }
@@ -59,7 +60,8 @@ func TestLoad(t *testing.T) {
 func TestLoadDirectory(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "20.yaml", strings.ReplaceAll(good, "name: cloud", "name: second"))
-	write(t, dir, "10.yml", strings.ReplaceAll(strings.ReplaceAll(good, "/v1\n", "/v1beta1\n"), good[strings.Index(good, "  tokenAttributes"):], ""))
+	write(t, dir, "10.yml", strings.ReplaceAll(strings.ReplaceAll(good, "/v1\n", "/v1beta1\n"),
+		good[strings.Index(good, "  tokenAttributes"):], ""))
 	write(t, dir, "README", "nothing to read")
 	providers, hash, err := Load(dir)
 	if err != nil {
@@ -84,8 +86,9 @@ func TestLoadDirectory(t *testing.T) {
 // TestBad: every problem is in the one error.
 func TestBad(t *testing.T) {
 	for name, one := range map[string]struct{ old, new, want string }{
-		"another kind":          {"kind: Cred", "kind: Fred", "want CredentialProviderConfig"},
-		"unknown version":       {"apiVersion: kubelet.config.k8s.io/v1", "apiVersion: kubelet.config.k8s.io/v9", "want kubelet.config.k8s.io/v1"},
+		"another kind": {"kind: Cred", "kind: Fred", "want CredentialProviderConfig"},
+		"unknown version": {"apiVersion: kubelet.config.k8s.io/v1", "apiVersion: kubelet.config.k8s.io/v9",
+			"want kubelet.config.k8s.io/v1"},
 		"unknown field":         {"args:", "arguments:", `unknown field`},
 		"a path for a name":     {"name: cloud", "name: ../../bin/sh", "without blanks and slashes"},
 		"no patterns":           {`["*.example.com", "registry.example.org:5000/team"]`, "[]", "at least one pattern"},
@@ -93,26 +96,32 @@ func TestBad(t *testing.T) {
 		"a pattern that is bad": {"*.example.com", "[.example.com", "syntax error in pattern"},
 		"no duration":           {"defaultCacheDuration: 10m", "defaultCacheDuration: null", "want a duration"},
 		"negative":              {"10m", "-1s", "want zero or more"},
-		"plugin version":        {"credentialprovider.kubelet.k8s.io/v1", "credentialprovider.kubelet.k8s.io/v2", "want one of"},
-		"tokens too early":      {"credentialprovider.kubelet.k8s.io/v1", "credentialprovider.kubelet.k8s.io/v1beta1", "need apiVersion"},
-		"no audience":           {"serviceAccountTokenAudience: registry", `serviceAccountTokenAudience: ""`, "want an audience"},
-		"cache type":            {"cacheType: ServiceAccount", "cacheType: Pod", "want ServiceAccount or Token"},
-		"without an account":    {"requireServiceAccount: true", "requireServiceAccount: false", "need requireServiceAccount"},
-		"twice":                 {`["example.com/role"]`, `["example.com/role", "example.com/role"]`, "is listed twice"},
-		"no key":                {`["example.com/role"]`, `["not a key"]`, "annotation key"},
+		"plugin version": {"credentialprovider.kubelet.k8s.io/v1", "credentialprovider.kubelet.k8s.io/v2",
+			"want one of"},
+		"tokens too early": {"credentialprovider.kubelet.k8s.io/v1", "credentialprovider.kubelet.k8s.io/v1beta1",
+			"need apiVersion"},
+		"no audience": {"serviceAccountTokenAudience: registry", `serviceAccountTokenAudience: ""`,
+			"want an audience"},
+		"cache type": {"cacheType: ServiceAccount", "cacheType: Pod", "want ServiceAccount or Token"},
+		"without an account": {"requireServiceAccount: true", "requireServiceAccount: false",
+			"need requireServiceAccount"},
+		"twice":  {`["example.com/role"]`, `["example.com/role", "example.com/role"]`, "is listed twice"},
+		"no key": {`["example.com/role"]`, `["not a key"]`, "annotation key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := strings.Replace(good, one.old, one.new, 1)
 			if text == good {
 				t.Fatalf("%q is not in the good text", one.old)
 			}
-			if _, _, err := Load(write(t, t.TempDir(), "config.yaml", text)); err == nil || !strings.Contains(err.Error(), one.want) {
+			if _, _, err := Load(write(t, t.TempDir(), "config.yaml", text)); err == nil ||
+				!strings.Contains(err.Error(), one.want) {
 				t.Errorf("got %v, want %q", err, one.want)
 			}
 		})
 	}
 	two := strings.NewReplacer("10m", "-1s", "cacheType: ServiceAccount", "cacheType: Pod").Replace(good)
-	if _, _, err := Load(write(t, t.TempDir(), "config.yaml", two)); err == nil || !strings.Contains(err.Error(), "2 problems") {
+	if _, _, err := Load(write(t, t.TempDir(), "config.yaml", two)); err == nil ||
+		!strings.Contains(err.Error(), "2 problems") {
 		t.Errorf("two problems: %v", err)
 	}
 }

@@ -37,7 +37,8 @@ func TestCheckAtTheBounds(t *testing.T) {
 		c := Default("test")
 		q.change(&c)
 		_, err := New(c, connection{}, nil)
-		if named := err != nil && strings.Contains(err.Error(), "--leader-elect-"+q.bad+":"); named != (q.bad != "") || err != nil && q.bad == "" {
+		if named := err != nil && strings.Contains(err.Error(), "--leader-elect-"+q.bad+":"); named != (q.bad != "") ||
+			err != nil && q.bad == "" {
 			t.Errorf("%+v: %v, want a word about %q", c, err, q.bad)
 		}
 	}

@@ -93,10 +93,12 @@ func (c Config) Check() error {
 		bad("retry-period", c.RetryPeriod, "must be above zero; upstream uses 2s")
 	}
 	if c.RenewDeadline <= c.RetryPeriod*jitterPermille/1000 {
-		bad("renew-deadline", c.RenewDeadline, fmt.Sprintf("must be more than 1.2 times --leader-elect-retry-period (%v); upstream uses 10s", c.RetryPeriod))
+		bad("renew-deadline", c.RenewDeadline,
+			fmt.Sprintf("must be more than 1.2 times --leader-elect-retry-period (%v); upstream uses 10s", c.RetryPeriod))
 	}
 	if c.LeaseDuration <= c.RenewDeadline {
-		bad("lease-duration", c.LeaseDuration, fmt.Sprintf("must be more than --leader-elect-renew-deadline (%v); upstream uses 15s", c.RenewDeadline))
+		bad("lease-duration", c.LeaseDuration,
+			fmt.Sprintf("must be more than --leader-elect-renew-deadline (%v); upstream uses 15s", c.RenewDeadline))
 	}
 	if c.LeaseDuration < time.Second {
 		bad("lease-duration", c.LeaseDuration, "must be a second or more: a Lease counts in whole seconds")
@@ -206,7 +208,8 @@ func (c *Candidate) keep(ctx context.Context) error {
 		cancel()
 		if since := c.sinceBoot() - c.renewed; ctx.Err() == nil && (c.held == nil || since >= c.c.RenewDeadline) {
 			c.validUntil.Store(0)
-			return fmt.Errorf("%w: lease %s/%s: not renewed for %v", ErrLost, c.c.Namespace, c.c.Name, since.Round(time.Millisecond))
+			return fmt.Errorf("%w: lease %s/%s: not renewed for %v", ErrLost, c.c.Namespace, c.c.Name,
+				since.Round(time.Millisecond))
 		}
 	}
 }
@@ -221,7 +224,8 @@ func (c *Candidate) try(ctx context.Context) bool {
 	}
 	lease, err := c.api.GetLease(ctx, c.c.Namespace, c.c.Name)
 	if apierrors.IsNotFound(err) {
-		lease, err = c.api.CreateLease(ctx, c.fill(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: c.c.Namespace, Name: c.c.Name}}, time.Now()))
+		lease, err = c.api.CreateLease(ctx,
+			c.fill(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: c.c.Namespace, Name: c.c.Name}}, time.Now()))
 		if err == nil {
 			c.took(lease, began)
 			return true
@@ -323,7 +327,8 @@ func (c *Candidate) clear(ctx context.Context) {
 	free.Spec.LeaseDurationSeconds = &second
 	free.Spec.RenewTime = &now
 	if _, err := c.api.UpdateLease(ctx, free); err != nil {
-		slog.Warn("leader election: lease cannot be cleared; the next leader waits until it expires", "lease", c.c.Namespace+"/"+c.c.Name, "err", err)
+		slog.Warn("leader election: lease cannot be cleared; the next leader waits until it expires", "lease", c.c.Namespace+
+			"/"+c.c.Name, "err", err)
 	}
 }
 

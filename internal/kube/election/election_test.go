@@ -173,11 +173,13 @@ func TestOneLeadsAndTheNextTakesOver(t *testing.T) {
 		wait(time.Second)
 		readsBefore, writesBefore := s.asked()
 		if !leads(a) || writesBefore > 0 {
-			t.Errorf("nobody else is there: a leads at once: %v, and writes the lease that it has made %d times", leads(a), writesBefore)
+			t.Errorf("nobody else is there: a leads at once: %v, and writes the lease that it has made %d times", leads(a),
+				writesBefore)
 		}
 		wait(time.Minute)
 		if reads, writes := s.asked(); reads > readsBefore || writes < 29 || writes > 31 {
-			t.Errorf("in a minute a reads its lease %d times and writes it %d times; want none and 30", reads-readsBefore, writes)
+			t.Errorf("in a minute a reads its lease %d times and writes it %d times; want none and 30", reads-readsBefore,
+				writes)
 		}
 		b := s.start(t, "b")
 		wait(time.Minute)
@@ -217,7 +219,8 @@ func TestALeaderThatIsCutOffStopsBeforeTheNextBegins(t *testing.T) {
 				t.Fatalf("%d tenths of a second after the cut: a has ended: %v, and holds: %v", i+1, ended, a.Holds())
 			}
 		}
-		if err := <-a.ended; !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), "kube-system/test: not renewed for 1") {
+		if err := <-a.ended; !errors.Is(err, ErrLost) ||
+			!strings.Contains(err.Error(), "kube-system/test: not renewed for 1") {
 			t.Errorf("a ended with %v", err)
 		}
 		if !leads(b) {
@@ -382,7 +385,8 @@ func TestLeaseHasItsHistory(t *testing.T) {
 			if !leads(p) || int(*spec.LeaseTransitions) != i || !spec.AcquireTime.Before(&metav1.MicroTime{Time: since}) {
 				t.Errorf("%s leads %v: %d transitions, held since %v", name, leads(p), *spec.LeaseTransitions, spec.AcquireTime)
 			}
-			if held := spec.RenewTime.Sub(spec.AcquireTime.Time); held < time.Minute-2*time.Second || held > time.Minute+time.Second {
+			if held := spec.RenewTime.Sub(spec.AcquireTime.Time); held < time.Minute-2*time.Second ||
+				held > time.Minute+time.Second {
 				t.Errorf("%s holds it for %v, and says %v", name, time.Minute, held)
 			}
 			p.stop()

@@ -9,7 +9,8 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	set, idle, err := Parse([]string{"NodeDeclaredFeatures=false,kube:GangScheduling=true", "AllAlpha=false", "GangScheduling=true"}, "NodeDeclaredFeatures")
+	set, idle, err := Parse([]string{"NodeDeclaredFeatures=false,kube:GangScheduling=true", "AllAlpha=false",
+		"GangScheduling=true"}, "NodeDeclaredFeatures")
 	if err != nil || !slices.Equal(idle, []string{"GangScheduling"}) {
 		t.Errorf("%v, %v", idle, err)
 	}
@@ -17,7 +18,8 @@ func TestParse(t *testing.T) {
 		t.Errorf("%v", set)
 	}
 	_, _, err = Parse([]string{"Telepathy=true,NodeSwap=false", "GangScheduling", "GangScheduling=perhaps"})
-	for _, part := range []string{`"Telepathy": no feature gate of Kubernetes 1.36`, "NodeSwap=false: is locked to true", `"GangScheduling": want`, `"GangScheduling=perhaps": want`} {
+	for _, part := range []string{`"Telepathy": no feature gate of Kubernetes 1.36`, "NodeSwap=false: is locked to true",
+		`"GangScheduling": want`, `"GangScheduling=perhaps": want`} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("not said: %s\n%v", part, err)
 		}

@@ -9,7 +9,8 @@ import (
 
 // FuzzAmounts reads reservations and thresholds: an accepted one can be subtracted, and the error names each other.
 func FuzzAmounts(f *testing.F) {
-	for _, seed := range []string{"500Mi", "250m", "1e3", "0.5", "10%", "0%", "100%", "-1", "9Ei", "1e18", "9223372036854775807", "NaN%", "1n", "", " 1", "0x10%", "9227000000000000000"} {
+	for _, seed := range []string{"500Mi", "250m", "1e3", "0.5", "10%", "0%", "100%", "-1", "9Ei", "1e18",
+		"9223372036854775807", "NaN%", "1n", "", " 1", "0x10%", "9227000000000000000"} {
 		cost.Attack(f, seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -24,12 +24,14 @@ type Kernel struct {
 
 // QoSPolicy translates the parts of a loaded configuration that determine the values of the cgroups of pods and
 // containers on a machine. unreserved is the memory that is not reserved.
-func QoSPolicy(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, unreserved unit.Bytes, k Kernel) qos.Policy {
+func QoSPolicy(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, unreserved unit.Bytes,
+	k Kernel) qos.Policy {
 	return qos.Policy{
 		CFSQuota: *c.CPUCFSQuota, CFSPeriod: c.CPUCFSQuotaPeriod.Duration, PodPIDs: *c.PodPidsLimit,
 		Memory: memoryPolicy(c, unreserved, k),
 		Swap: qos.SwapPolicy{
-			Accounted: k.AccountsSwap, Unified: k.Unified, Limited: c.MemorySwap.SwapBehavior == limitedSwap, Machine: m.Memory, Total: m.Swap,
+			Accounted: k.AccountsSwap, Unified: k.Unified, Limited: c.MemorySwap.SwapBehavior == limitedSwap, Machine: m.Memory,
+			Total: m.Swap,
 		},
 	}
 }
@@ -82,8 +84,10 @@ func Reservations(c *kubeletconfigv1beta1.KubeletConfiguration) []Reservation {
 		whole, compressible string
 		Reservation
 	}{
-		{enforceSystem, enforceSystemCompressible, Reservation{Group: allocatable.SystemReserved, Field: "systemReservedCgroup", Cgroup: c.SystemReservedCgroup}},
-		{enforceKube, enforceKubeCompressible, Reservation{Group: allocatable.KubeReserved, Field: "kubeReservedCgroup", Cgroup: c.KubeReservedCgroup}},
+		{enforceSystem, enforceSystemCompressible, Reservation{Group: allocatable.SystemReserved,
+			Field: "systemReservedCgroup", Cgroup: c.SystemReservedCgroup}},
+		{enforceKube, enforceKubeCompressible, Reservation{Group: allocatable.KubeReserved, Field: "kubeReservedCgroup",
+			Cgroup: c.KubeReservedCgroup}},
 	} {
 		r.Compressible = slices.Contains(c.EnforceNodeAllocatable, r.compressible)
 		if r.Compressible || slices.Contains(c.EnforceNodeAllocatable, r.whole) {
@@ -110,14 +114,18 @@ func MachineWarnings(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Mac
 		warnings = append(warnings, "featureGates."+gateMemoryQoS+": true: does nothing on cgroup v1")
 	}
 	var version [2]int
-	if _, err := fmt.Sscanf(m.Identity.KernelVersion, "%d.%d", &version[0], &version[1]); err == nil && enabled(c, gateMemoryQoS) && k.Unified && slices.Compare(version[:], kernelMemoryHigh[:]) < 0 {
-		warnings = append(warnings, fmt.Sprintf("featureGates.%s: true: kernel %s may hang processes that memory.high throttles: want %d.%d", gateMemoryQoS, m.Identity.KernelVersion, kernelMemoryHigh[0], kernelMemoryHigh[1]))
+	if _, err := fmt.Sscanf(m.Identity.KernelVersion, "%d.%d", &version[0], &version[1]); err == nil &&
+		enabled(c, gateMemoryQoS) && k.Unified && slices.Compare(version[:], kernelMemoryHigh[:]) < 0 {
+		warnings = append(warnings,
+			fmt.Sprintf("featureGates.%s: true: kernel %s may hang processes that memory.high throttles: want %d.%d",
+				gateMemoryQoS, m.Identity.KernelVersion, kernelMemoryHigh[0], kernelMemoryHigh[1]))
 	}
 	if c.MemorySwap.SwapBehavior == limitedSwap && !k.Unified {
 		warnings = append(warnings, "memorySwap.swapBehavior: LimitedSwap: does nothing on cgroup v1")
 	}
 	if c.MemorySwap.SwapBehavior == limitedSwap && k.Unified && !k.AccountsSwap {
-		warnings = append(warnings, "memorySwap.swapBehavior: LimitedSwap: does nothing: this kernel does not account for swap")
+		warnings = append(warnings,
+			"memorySwap.swapBehavior: LimitedSwap: does nothing: this kernel does not account for swap")
 	}
 	return warnings
 }

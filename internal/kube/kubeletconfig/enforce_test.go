@@ -47,7 +47,8 @@ func TestPolicies(t *testing.T) {
 			qos.Policy{CFSQuota: true, CFSPeriod: 100 * time.Millisecond, PodPIDs: -1, Memory: on, Swap: noSwap},
 			qos.TierPolicy{Memory: on, Allocatable: unreserved}},
 		"v1 has no protection": {"featureGates: {MemoryQoS: true}\n", Kernel{PageSize: 4096},
-			qos.Policy{CFSQuota: true, CFSPeriod: 100 * time.Millisecond, PodPIDs: -1, Memory: protects, Swap: qos.SwapPolicy{Machine: m.Memory, Total: m.Swap}},
+			qos.Policy{CFSQuota: true, CFSPeriod: 100 * time.Millisecond, PodPIDs: -1, Memory: protects,
+				Swap: qos.SwapPolicy{Machine: m.Memory, Total: m.Swap}},
 			qos.TierPolicy{Memory: protects, Allocatable: unreserved}},
 	} {
 		config, warnings, err := Parse([]byte(head+c.text), "/")
@@ -74,7 +75,8 @@ func TestMachineWarnings(t *testing.T) {
 		{"", "4.18.0-1-amd64", Kernel{}, nil},
 		{both, "6.1.0-42-cloud-amd64", v2, nil},
 		{both, "", v2, nil},
-		{both, "6.1.0", Kernel{}, []string{"MemoryQoS: true: does nothing on cgroup v1", "LimitedSwap: does nothing on cgroup v1"}},
+		{both, "6.1.0", Kernel{}, []string{"MemoryQoS: true: does nothing on cgroup v1",
+			"LimitedSwap: does nothing on cgroup v1"}},
 		{both, "5.8.18", v2, []string{"kernel 5.8.18 may hang processes that memory.high throttles: want 5.9"}},
 		{both, "5.10.0", Kernel{Unified: true}, []string{"this kernel does not account for swap"}},
 	} {
@@ -128,7 +130,8 @@ reservedSystemCPUs: 0-1
 `), "/")
 	for _, want := range []string{
 		`enforceNodeAllocatable: "none, pods, kube-reserved, system-reserved-compressible": none cannot be combined with other values`,
-		`enforceNodeAllocatable: "pods": needs cgroupsPerQOS`, `enforceNodeAllocatable: "kube-reserved": needs kubeReservedCgroup`,
+		`enforceNodeAllocatable: "pods": needs cgroupsPerQOS`,
+		`enforceNodeAllocatable: "kube-reserved": needs kubeReservedCgroup`,
 		`enforceNodeAllocatable: "kube-reserved": needs kubeReserved: nothing is reserved`,
 		`enforceNodeAllocatable: "system-reserved-compressible": needs systemReserved: nothing is reserved`,
 		`reservedSystemCPUs: "0-1": cannot be used with systemReservedCgroup`,

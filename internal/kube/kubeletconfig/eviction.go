@@ -46,7 +46,8 @@ func evictionThresholds(c *kubeletconfigv1beta1.KubeletConfiguration, p *problem
 		t := soft[signal]
 		t.Reclaim = reclaims[signal]
 		if _, given := c.EvictionSoftGracePeriod[string(signal)]; !given {
-			p.add("evictionSoft."+string(signal), c.EvictionSoft[string(signal)], "needs evictionSoftGracePeriod."+string(signal))
+			p.add("evictionSoft."+string(signal), c.EvictionSoft[string(signal)], "needs evictionSoftGracePeriod."+
+				string(signal))
 		}
 		t.Grace = graces[signal]
 		out = append(out, t)
@@ -63,7 +64,8 @@ func evictionThresholds(c *kubeletconfigv1beta1.KubeletConfiguration, p *problem
 }
 
 // eachSignal calls each for the entries of a map, sorted by signal, and adds names that are not signals to p.
-func eachSignal(path string, list map[string]string, p *problems, each func(signal allocatable.Signal, path, text string)) {
+func eachSignal(path string, list map[string]string, p *problems,
+	each func(signal allocatable.Signal, path, text string)) {
 	for _, name := range slices.Sorted(maps.Keys(list)) {
 		if !slices.Contains(allocatable.Signals(), allocatable.Signal(name)) {
 			p.add(path+"."+name, list[name], "is not an eviction signal")

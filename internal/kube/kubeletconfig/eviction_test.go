@@ -55,7 +55,8 @@ memory.available 100Mi`},
 // TestLocalStorageUncounted: without localStorageCapacityIsolation local storage is not a resource of the node, and its
 // limits cause no evictions.
 func TestLocalStorageUncounted(t *testing.T) {
-	for yaml, counted := range map[string]bool{"": true, "localStorageCapacityIsolation: true": true, "localStorageCapacityIsolation: false": false} {
+	for yaml, counted := range map[string]bool{"": true, "localStorageCapacityIsolation: true": true,
+		"localStorageCapacityIsolation: false": false} {
 		c, warnings, err := Parse([]byte(head+yaml+"\n"), "/")
 		if err != nil || len(warnings) > 0 {
 			t.Fatalf("%q: %v, %v", yaml, warnings, err)
@@ -100,11 +101,15 @@ evictionMaxPodGracePeriod: -1
 		t.Fatal("taken")
 	}
 	for _, want := range []string{
-		`evictionHard.memory.available: "lots": want a quantity above zero`, `evictionHard.nodefs.available: "101%"`, `evictionHard.imagefs.available: "-5%"`,
-		`evictionHard.pid.available: "0"`, `evictionHard.cpu: "1": is not an eviction signal`, `evictionHard.nodefs.inodesFree: "NaN%"`,
-		`evictionSoft.memory.available: "1Gi": needs evictionSoftGracePeriod.memory.available`, `evictionSoftGracePeriod.pid.available: "soon": want a duration`,
+		`evictionHard.memory.available: "lots": want a quantity above zero`, `evictionHard.nodefs.available: "101%"`,
+		`evictionHard.imagefs.available: "-5%"`,
+		`evictionHard.pid.available: "0"`, `evictionHard.cpu: "1": is not an eviction signal`,
+		`evictionHard.nodefs.inodesFree: "NaN%"`,
+		`evictionSoft.memory.available: "1Gi": needs evictionSoftGracePeriod.memory.available`,
+		`evictionSoftGracePeriod.pid.available: "soon": want a duration`,
 		`evictionSoftGracePeriod.disk: "1s": is not an eviction signal`, `evictionMinimumReclaim.memory.available: "0%"`,
-		`evictionMinimumReclaim.nodefs.available: "-1"`, `evictionMinimumReclaim.imagefs.available: "120%"`, `evictionMaxPodGracePeriod: -1`,
+		`evictionMinimumReclaim.nodefs.available: "-1"`, `evictionMinimumReclaim.imagefs.available: "120%"`,
+		`evictionMaxPodGracePeriod: -1`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("missing %s in:\n%v", want, err)
@@ -117,7 +122,8 @@ evictionMaxPodGracePeriod: -1
 
 // FuzzEviction reads thresholds: an accepted one can be compared, and the error names each other.
 func FuzzEviction(f *testing.F) {
-	for _, seed := range [][3]string{{"100Mi", "90s", "10%"}, {"10%", "0s", "0"}, {"0%", "-1s", "0%"}, {"1n", "1h", "-1"}, {"NaN%", "", "1e30"}, {"9Ei", "2540400h", "100%"}} {
+	for _, seed := range [][3]string{{"100Mi", "90s", "10%"}, {"10%", "0s", "0"}, {"0%", "-1s", "0%"}, {"1n", "1h", "-1"},
+		{"NaN%", "", "1e30"}, {"9Ei", "2540400h", "100%"}} {
 		cost.Attack(f, seed[0], seed[1], seed[2])
 	}
 	f.Fuzz(func(t *testing.T, line, grace, reclaim string) {
@@ -128,7 +134,8 @@ func FuzzEviction(f *testing.F) {
 		}
 		const signal = "memory.available"
 		c.EvictionHard, c.EvictionSoft = map[string]string{signal: line}, map[string]string{signal: line}
-		c.EvictionSoftGracePeriod, c.EvictionMinimumReclaim = map[string]string{signal: grace}, map[string]string{signal: reclaim}
+		c.EvictionSoftGracePeriod, c.EvictionMinimumReclaim = map[string]string{signal: grace},
+			map[string]string{signal: reclaim}
 		got, err := Eviction(c)
 		if err != nil {
 			return

@@ -59,7 +59,8 @@ func Notes(c *kubeletconfigv1beta1.KubeletConfiguration) []string {
 		}
 		text := fmt.Sprint(reflect.Indirect(now[f.path]).Interface())
 		if !slices.Contains(f.only, text) {
-			notes = append(notes, fmt.Sprintf("%s: %s: not honoured: %s; set it to %s to silence this", f.path, text, f.instead, f.only[0]))
+			notes = append(notes, fmt.Sprintf("%s: %s: not honoured: %s; set it to %s to silence this", f.path, text, f.instead,
+				f.only[0]))
 		}
 	}
 	return notes
@@ -68,8 +69,10 @@ func Notes(c *kubeletconfigv1beta1.KubeletConfiguration) []string {
 // fields has an entry for every field of the type; a test enforces that.
 var fields = slices.Concat(
 	// The agent's server.
-	honoured("enableServer", "address", "port", "tlsCertFile", "tlsPrivateKeyFile", "tlsCipherSuites", "tlsMinVersion", "tlsCurvePreferences",
-		"authentication.x509.clientCAFile", "authentication.webhook.enabled", "authentication.webhook.cacheTTL", "authentication.anonymous.enabled",
+	honoured("enableServer", "address", "port", "tlsCertFile", "tlsPrivateKeyFile", "tlsCipherSuites", "tlsMinVersion",
+		"tlsCurvePreferences",
+		"authentication.x509.clientCAFile", "authentication.webhook.enabled", "authentication.webhook.cacheTTL",
+		"authentication.anonymous.enabled",
 		"authorization.mode", "authorization.webhook.cacheAuthorizedTTL", "authorization.webhook.cacheUnauthorizedTTL",
 		"streamingConnectionIdleTimeout", "enableDebuggingHandlers", "healthzPort", "healthzBindAddress",
 		"enableSystemLogHandler", "enableProfilingHandler"),
@@ -83,13 +86,16 @@ var fields = slices.Concat(
 	honoured("nodeStatusUpdateFrequency", "nodeStatusReportFrequency", "nodeLeaseDurationSeconds", "nodeStatusMaxImages",
 		"registerNode", "registerWithTaints", "providerID", "kubeAPIQPS", "kubeAPIBurst", "eventRecordQPS", "eventBurst"),
 	onlyDefault("requests to the API server are in protobuf", "contentType"),
-	[]field{{path: "configMapAndSecretChangeDetectionStrategy", only: []string{"Watch"}, instead: "each object is watched"}},
+	[]field{{path: "configMapAndSecretChangeDetectionStrategy", only: []string{"Watch"},
+		instead: "each object is watched"}},
 	onlyDefault("the controller manager always attaches volumes", "enableControllerAttachDetach"),
 
 	// Where pods come from and what they see.
-	honoured("staticPodPath", "podLogsDir", "clusterDomain", "clusterDNS", "resolvConf", "containerRuntimeEndpoint", "imageServiceEndpoint"),
+	honoured("staticPodPath", "podLogsDir", "clusterDomain", "clusterDNS", "resolvConf", "containerRuntimeEndpoint",
+		"imageServiceEndpoint"),
 	onlyDefault("the directory is watched, and read again at the agent's own interval", "fileCheckFrequency"),
-	onlyDefault("pods are read from the API and staticPodPath only", "staticPodURL", "staticPodURLHeader", "httpCheckFrequency"),
+	onlyDefault("pods are read from the API and staticPodPath only", "staticPodURL", "staticPodURLHeader",
+		"httpCheckFrequency"),
 	onlyDefault("pods are synced when something happens, and at the agent's own interval", "syncFrequency"),
 	honoured("containerLogMaxSize", "containerLogMaxFiles", "containerLogMonitorInterval", "containerLogMaxWorkers"),
 	honoured("crashLoopBackOff.maxContainerRestartPeriod"),
@@ -97,12 +103,14 @@ var fields = slices.Concat(
 	onlyDefault("FlexVolume plugins are not supported", "volumePluginDir"),
 	onlyDefault("volume usage is measured at the agent's own interval", "volumeStatsAggPeriod"),
 	onlyDefault("the CNI plugin assigns addresses", "podCIDR", "hairpinMode"),
-	notDefault("the agent makes no netfilter chains; programs that look for KUBE-IPTABLES-HINT do not find it", "makeIPTablesUtilChains", "false"),
+	notDefault("the agent makes no netfilter chains; programs that look for KUBE-IPTABLES-HINT do not find it",
+		"makeIPTablesUtilChains", "false"),
 	onlyDefault("the agent makes no netfilter chains", "iptablesMasqueradeBit", "iptablesDropBit"),
 	honoured("seccompDefault", "allowedUnsafeSysctls", "userNamespaces.idsPerPod"),
 
 	// Resources.
-	honoured("systemReserved", "kubeReserved", "evictionHard", "mergeDefaultEvictionSettings", "reservedSystemCPUs", "maxPods", "podsPerCore",
+	honoured("systemReserved", "kubeReserved", "evictionHard", "mergeDefaultEvictionSettings", "reservedSystemCPUs",
+		"maxPods", "podsPerCore",
 		"podPidsLimit", "singleProcessOOMKill", "cpuCFSQuota", "cpuCFSQuotaPeriod", "localStorageCapacityIsolation",
 		"cgroupRoot", "cgroupsPerQOS", "cgroupDriver", "enforceNodeAllocatable", "systemReservedCgroup", "kubeReservedCgroup",
 		"qosReserved", "memoryThrottlingFactor", "memoryReservationPolicy", "memorySwap.swapBehavior", "oomScoreAdj"),
@@ -115,7 +123,8 @@ var fields = slices.Concat(
 	onlyDefault("kernel parameters are not checked", "protectKernelDefaults"),
 
 	// Pressure.
-	honoured("evictionSoft", "evictionSoftGracePeriod", "evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod", "evictionMinimumReclaim"),
+	honoured("evictionSoft", "evictionSoftGracePeriod", "evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod",
+		"evictionMinimumReclaim"),
 	[]field{{path: "kernelMemcgNotification", only: []string{"true"}, instead: "the kernel is always asked to notify"}},
 
 	// Images.
@@ -124,7 +133,8 @@ var fields = slices.Concat(
 		"imagePullCredentialsVerificationPolicy", "preloadedImagesVerificationAllowlist"),
 
 	// The rest.
-	onlyDefault("pods are not stopped before the node shuts down", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
+	onlyDefault("pods are not stopped before the node shuts down", "shutdownGracePeriod",
+		"shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
 	honoured("featureGates"), // those of gates.go; a warning of their own for the others
 	onlyDefault("logs go to standard error", "logging"),
 	onlyDefault("spans are not sent", "tracing"),

@@ -60,7 +60,8 @@ func validateGates(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
 	if c.ServerTLSBootstrap && !enabled(c, gateServing) {
 		p.add("serverTLSBootstrap", true, "needs featureGates."+gateServing+": true, the default")
 	}
-	if !enabled(c, gateMemoryQoS) && c.MemoryReservationPolicy == kubeletconfigv1beta1.TieredReservationMemoryReservationPolicy {
+	if !enabled(c, gateMemoryQoS) &&
+		c.MemoryReservationPolicy == kubeletconfigv1beta1.TieredReservationMemoryReservationPolicy {
 		p.add("memoryReservationPolicy", string(c.MemoryReservationPolicy), "needs featureGates."+gateMemoryQoS+": true")
 	}
 }
@@ -84,14 +85,18 @@ func gateWarnings(asked *kubeletconfigv1beta1.KubeletConfiguration) []string {
 	var warnings []string
 	for _, name := range slices.Sorted(maps.Keys(asked.FeatureGates)) {
 		if _, known := gates[name]; !known {
-			warnings = append(warnings, fmt.Sprintf("featureGates.%s: %v: not honoured: each gate has upstream's default", name, asked.FeatureGates[name]))
+			warnings = append(warnings, fmt.Sprintf("featureGates.%s: %v: not honoured: each gate has upstream's default", name,
+				asked.FeatureGates[name]))
 		}
 	}
-	if f := asked.MemoryThrottlingFactor; f != nil && *f != memoryThrottlingFactorDefault && !enabled(asked, gateMemoryQoS) {
-		warnings = append(warnings, fmt.Sprintf("memoryThrottlingFactor: %v: does nothing without featureGates.%s: true", *f, gateMemoryQoS))
+	if f := asked.MemoryThrottlingFactor; f != nil && *f != memoryThrottlingFactorDefault &&
+		!enabled(asked, gateMemoryQoS) {
+		warnings = append(warnings, fmt.Sprintf("memoryThrottlingFactor: %v: does nothing without featureGates.%s: true", *f,
+			gateMemoryQoS))
 	}
 	if len(asked.QOSReserved) > 0 && !enabled(asked, gateQOSReserved) {
-		warnings = append(warnings, fmt.Sprintf("qosReserved: %v: does nothing without featureGates.%s: true", asked.QOSReserved, gateQOSReserved))
+		warnings = append(warnings, fmt.Sprintf("qosReserved: %v: does nothing without featureGates.%s: true",
+			asked.QOSReserved, gateQOSReserved))
 	}
 	return warnings
 }

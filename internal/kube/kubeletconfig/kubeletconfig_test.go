@@ -31,7 +31,8 @@ func TestEveryFieldHasAnEntry(t *testing.T) {
 	}
 	for path := range fieldsOf("", reflect.ValueOf(&kubeletconfigv1beta1.KubeletConfiguration{}).Elem()) {
 		if listed[path] != 1 {
-			t.Errorf("%s has %d lines in fields.go, want one: say whether it is honoured, and what happens if it is not", path, listed[path])
+			t.Errorf("%s has %d lines in fields.go, want one: say whether it is honoured, and what happens if it is not", path,
+				listed[path])
 		}
 		delete(listed, path)
 	}
@@ -50,7 +51,8 @@ func TestNothingSetIsAllDefaults(t *testing.T) {
 			c.NodeStatusReportFrequency.Duration != 5*time.Minute || c.NodeStatusUpdateFrequency.Duration != 10*time.Second ||
 			*c.Authentication.Anonymous.Enabled || !*c.Authentication.Webhook.Enabled || c.Authorization.Mode != "Webhook" ||
 			*c.ResolverConfig != "/etc/resolv.conf" || *c.PodPidsLimit != -1 || c.EvictionHard["imagefs.available"] != "15%" ||
-			!slices.Equal(c.EnforceNodeAllocatable, []string{"pods"}) || c.PodLogsDir != "/var/log/pods" || !*c.SerializeImagePulls {
+			!slices.Equal(c.EnforceNodeAllocatable, []string{"pods"}) || c.PodLogsDir != "/var/log/pods" ||
+			!*c.SerializeImagePulls {
 			t.Errorf("%s: defaults: %+v", name, c)
 		}
 	}
@@ -71,11 +73,13 @@ func TestKubeadm(t *testing.T) {
 }
 
 func TestDependentDefaults(t *testing.T) {
-	c, _, err := Parse([]byte(head+"nodeStatusUpdateFrequency: 20s\nmaxParallelImagePulls: 3\npodPidsLimit: -7\nevictionHard: {memory.available: 1Gi}\nstaticPodPath: manifests\nresolvConf: ''\n"), "/etc/k")
+	c, _, err := Parse([]byte(head+
+		"nodeStatusUpdateFrequency: 20s\nmaxParallelImagePulls: 3\npodPidsLimit: -7\nevictionHard: {memory.available: 1Gi}\nstaticPodPath: manifests\nresolvConf: ''\n"), "/etc/k")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.NodeStatusReportFrequency.Duration != 20*time.Second || *c.SerializeImagePulls || *c.PodPidsLimit != -1 || len(c.EvictionHard) != 1 ||
+	if c.NodeStatusReportFrequency.Duration != 20*time.Second || *c.SerializeImagePulls || *c.PodPidsLimit != -1 ||
+		len(c.EvictionHard) != 1 ||
 		c.StaticPodPath != "/etc/k/manifests" || *c.ResolverConfig != "" {
 		t.Errorf("got %+v", c)
 	}
@@ -93,7 +97,8 @@ func TestEveryProblemAtOnce(t *testing.T) {
 		"decoding": {"apiVersion: v1\nkind: Pod\nmaxPods: many\nsyncFrequency: fast\nmaxPodz: 3\nauthentication: {x509: {clientCA: a}}\n", []string{
 			`apiVersion: "v1": want kubelet.config.k8s.io/v1beta1`, `kind: "Pod": want KubeletConfiguration`,
 			`maxPods: "\"many\"": cannot unmarshal string into field maxPods of type int32`,
-			`syncFrequency: "\"fast\"": time: invalid duration "fast"`, `unknown field "maxPodz"`, `unknown field "authentication.x509.clientCA"`,
+			`syncFrequency: "\"fast\"": time: invalid duration "fast"`, `unknown field "maxPodz"`,
+			`unknown field "authentication.x509.clientCA"`,
 		}},
 		"values": {head + `
 maxPods: -1
@@ -122,22 +127,27 @@ podLogsDir: logs/
 shutdownGracePeriod: 10s
 shutdownGracePeriodCriticalPods: 20s
 `, []string{
-			"kubeReserved", "cannot unmarshal number", "maxPods: -1: want 0 or more", "port: 70000: want 1 to 65535", `address: "everywhere": want an IP address`,
+			"kubeReserved", "cannot unmarshal number", "maxPods: -1: want 0 or more", "port: 70000: want 1 to 65535",
+			`address: "everywhere": want an IP address`,
 			`cgroupDriver: "cgroups": want one of cgroupfs, systemd`, "cpuCFSQuotaPeriod: 2s: want 1ms to 1s",
 			"imageGCLowThresholdPercent: 80: want less than imageGCHighThresholdPercent 70",
 			`systemReserved.cpu: "lots"`, `systemReserved.gpu: "1": cannot be reserved`, `systemReserved.memory: "-1Gi"`,
 			`qosReserved.memory: "10.5%": want whole percents`, `qosReserved.cpu: "10%": cannot be reserved`,
-			`memoryReservationPolicy: "TieredReservation": needs featureGates.MemoryQoS: true`, "memoryThrottlingFactor: 1.5: want more than 0",
+			`memoryReservationPolicy: "TieredReservation": needs featureGates.MemoryQoS: true`,
+			"memoryThrottlingFactor: 1.5: want more than 0",
 			`memorySwap.swapBehavior: "UnlimitedSwap": want one of`, "featureGates.NodeSwap: false: is locked to true",
 			"cpuCFSQuotaPeriod: 2s: needs featureGates.CustomCPUCFSQuotaPeriod: true",
 			"serverTLSBootstrap: true: needs featureGates.RotateKubeletServerCertificate: true",
 			`reservedSystemCPUs: list "3-1"`, `evictionHard.memory.free: "1Gi": is not an eviction signal`,
 			`evictionHard.nodefs.available: "120%"`, `evictionHard.imagefs.available: "0"`,
-			`evictionSoft.memory.available: "1Gi": needs evictionSoftGracePeriod`, `enforceNodeAllocatable: "pods": is listed twice`,
-			`enforceNodeAllocatable: "all": want some of`, `enforceNodeAllocatable: "system-reserved": needs systemReservedCgroup`,
+			`evictionSoft.memory.available: "1Gi": needs evictionSoftGracePeriod`,
+			`enforceNodeAllocatable: "pods": is listed twice`,
+			`enforceNodeAllocatable: "all": want some of`,
+			`enforceNodeAllocatable: "system-reserved": needs systemReservedCgroup`,
 			`enforceNodeAllocatable: "system-reserved, system-reserved-compressible": exclude each other`,
 			`allowedUnsafeSysctls[1]: "vm.swappiness": is not known to be namespaced`,
-			`registerWithTaints[0]`, `effect "Never"`, "tlsCertFile, tlsPrivateKeyFile", `clusterDNS[0]: "ten"`, `podLogsDir: "logs/"`,
+			`registerWithTaints[0]`, `effect "Never"`, "tlsCertFile, tlsPrivateKeyFile", `clusterDNS[0]: "ten"`,
+			`podLogsDir: "logs/"`,
 			"shutdownGracePeriodCriticalPods: 20s: is part of shutdownGracePeriod 10s",
 		}},
 		"not yaml":        {"a: [", []string{"yaml"}},
@@ -155,7 +165,8 @@ shutdownGracePeriodCriticalPods: 20s
 
 func TestFilesThatCannotBeRead(t *testing.T) {
 	dir := t.TempDir()
-	if _, _, err := Load(filepath.Join(dir, "gone.yaml")); err == nil || !strings.Contains(err.Error(), "gone.yaml: no such file") {
+	if _, _, err := Load(filepath.Join(dir, "gone.yaml")); err == nil ||
+		!strings.Contains(err.Error(), "gone.yaml: no such file") {
 		t.Errorf("missing: %v", err)
 	}
 	if _, _, err := Load(dir); err == nil || !strings.Contains(err.Error(), "want a regular file") {
@@ -165,7 +176,8 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 	if err := os.WriteFile(bad, []byte(head+"maxPods: -1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := Load(bad); err == nil || err.Error() != "read kubelet configuration: "+bad+": maxPods: -1: want 0 or more" {
+	if _, _, err := Load(bad); err == nil || err.Error() != "read kubelet configuration: "+bad+
+		": maxPods: -1: want 0 or more" {
 		t.Errorf("bad: %v", err)
 	}
 	if c, _, err := Load(""); err != nil || c.Port != 10250 {
@@ -174,7 +186,8 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 }
 
 func TestWarningsNameFieldValueAndEffect(t *testing.T) {
-	_, warnings, err := Parse([]byte(head+"cpuManagerPolicy: static\ncpuManagerReconcilePeriod: 3s\nfeatureGates: {A: true, NodeSwap: true}\nmemoryThrottlingFactor: 0.5\nqosReserved: {memory: 50%}\nevictionSoft: {}\nlogging: {format: json}\nuserNamespaces: {idsPerPod: 131072}\nhairpinMode: promiscuous-bridge\n"), "/")
+	_, warnings, err := Parse([]byte(head+
+		"cpuManagerPolicy: static\ncpuManagerReconcilePeriod: 3s\nfeatureGates: {A: true, NodeSwap: true}\nmemoryThrottlingFactor: 0.5\nqosReserved: {memory: 50%}\nevictionSoft: {}\nlogging: {format: json}\nuserNamespaces: {idsPerPod: 131072}\nhairpinMode: promiscuous-bridge\n"), "/")
 	want := []string{
 		"cpuManagerReconcilePeriod: {3s}: not honoured: shared CPUs change at once, and the kernel is not polled",
 		"featureGates.A: true: not honoured: each gate has upstream's default",
@@ -203,14 +216,17 @@ podsPerCore: 4
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.System != (allocatable.Reserved{CPU: 250, Memory: 500 * unit.MiB, PIDs: 1000}) || s.Kube != (allocatable.Reserved{CPU: 500, Memory: unit.GiB, EphemeralStorage: unit.GiB}) ||
+	if s.System != (allocatable.Reserved{CPU: 250, Memory: 500 * unit.MiB, PIDs: 1000}) ||
+		s.Kube != (allocatable.Reserved{CPU: 500, Memory: unit.GiB, EphemeralStorage: unit.GiB}) ||
 		s.ReservedCPUs != 3 || s.MaxPods != 50 || s.PodsPerCore != 4 || !s.EnforcePods {
 		t.Errorf("got %+v", s)
 	}
-	if len(s.EvictionHard) != 2 || s.EvictionHard[allocatable.MemoryAvailable].Amount != int64(200*unit.MiB) || s.EvictionHard[allocatable.NodeFSAvailable].Share != 0.1 {
+	if len(s.EvictionHard) != 2 || s.EvictionHard[allocatable.MemoryAvailable].Amount != int64(200*unit.MiB) ||
+		s.EvictionHard[allocatable.NodeFSAvailable].Share != 0.1 {
 		t.Errorf("thresholds %+v", s.EvictionHard)
 	}
-	if want := []allocatable.Signal{allocatable.ImageFSInodesFree, allocatable.NodeFSInodesFree}; !slices.Equal(s.Dropped, want) {
+	if want := []allocatable.Signal{allocatable.ImageFSInodesFree, allocatable.NodeFSInodesFree}; !slices.Equal(s.Dropped,
+		want) {
 		t.Errorf("dropped %v, want %v", s.Dropped, want)
 	}
 }
@@ -222,7 +238,8 @@ func TestCheckMachine(t *testing.T) {
 	}
 	m := machine.Machine{CPUs: idset.Of(0, 1), Swap: unit.GiB}
 	err = CheckMachine(c, m, false)
-	for _, want := range []string{"failSwapOn: true: this machine has 1Gi", "failCgroupV1", "singleProcessOOMKill", `reservedSystemCPUs: "0,8": CPUs 8 are not online here: 0-1 are`} {
+	for _, want := range []string{"failSwapOn: true: this machine has 1Gi", "failCgroupV1", "singleProcessOOMKill",
+		`reservedSystemCPUs: "0,8": CPUs 8 are not online here: 0-1 are`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q in %v", want, err)
 		}
@@ -234,7 +251,9 @@ func TestCheckMachine(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{"", head, head + "maxPods: 3\n", head + "evictionHard: {memory.available: 10%}\n", head + "systemReserved: {cpu: 1e3}\n", "{}", "[]", "a: b", head + "reservedMemory: [{numaNode: 0, limits: {memory: 1}}]\n"} {
+	for _, seed := range []string{"", head, head + "maxPods: 3\n", head + "evictionHard: {memory.available: 10%}\n",
+		head + "systemReserved: {cpu: 1e3}\n", "{}", "[]", "a: b", head +
+			"reservedMemory: [{numaNode: 0, limits: {memory: 1}}]\n"} {
 		cost.Attack(f, []byte(seed))
 	}
 	f.Add([]byte(cost.Aliases(head)))

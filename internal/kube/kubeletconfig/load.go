@@ -54,7 +54,8 @@ func Load(path string) (*kubeletconfigv1beta1.KubeletConfiguration, []string, er
 // Parse reads a configuration from YAML or JSON. Relative paths in it are relative to dir.
 func Parse(data []byte, dir string) (*kubeletconfigv1beta1.KubeletConfiguration, []string, error) {
 	var p problems
-	c, _ := configfile.Decode[kubeletconfigv1beta1.KubeletConfiguration](data, apiVersion, kind, (*configfile.Problems)(&p))
+	c, _ := configfile.Decode[kubeletconfigv1beta1.KubeletConfiguration](data, apiVersion, kind,
+		(*configfile.Problems)(&p))
 	if c == nil {
 		return nil, nil, p.err()
 	}

@@ -40,7 +40,8 @@ func NUMA(c *kubeletconfigv1beta1.KubeletConfiguration, resources allocatable.Re
 	}, &p)
 	if text, ok := c.TopologyManagerPolicyOptions["max-allowable-numa-nodes"]; ok {
 		if n, err := strconv.Atoi(text); err != nil || n < nodesAllowedMin {
-			p.add("topologyManagerPolicyOptions.max-allowable-numa-nodes", text, fmt.Sprintf("want a number of %d or more", nodesAllowedMin))
+			p.add("topologyManagerPolicyOptions.max-allowable-numa-nodes", text, fmt.Sprintf("want a number of %d or more",
+				nodesAllowedMin))
 		}
 	}
 	if len(p) > 0 {
@@ -56,7 +57,8 @@ var policies = map[string]numa.Policy{
 	kubeletconfigv1beta1.SingleNumaNodeTopologyManagerPolicy: numa.PolicySingleNUMANode,
 }
 
-func cpuManager(c *kubeletconfigv1beta1.KubeletConfiguration, resources allocatable.Resources, p *problems) numa.CPUConfig {
+func cpuManager(c *kubeletconfigv1beta1.KubeletConfiguration, resources allocatable.Resources,
+	p *problems) numa.CPUConfig {
 	out := numa.CPUConfig{Static: c.CPUManagerPolicy == "static"}
 	parseOptions("cpuManagerPolicyOptions", c.CPUManagerPolicyOptions, out.Options(), p)
 	if len(c.CPUManagerPolicyOptions) > 0 && !out.Static {
@@ -72,7 +74,8 @@ func cpuManager(c *kubeletconfigv1beta1.KubeletConfiguration, resources allocata
 }
 
 // memoryManager translates reservedMemory. Its sum must be the memory that the node does not make allocatable.
-func memoryManager(c *kubeletconfigv1beta1.KubeletConfiguration, resources allocatable.Resources, p *problems) numa.MemoryConfig {
+func memoryManager(c *kubeletconfigv1beta1.KubeletConfiguration, resources allocatable.Resources,
+	p *problems) numa.MemoryConfig {
 	out := numa.MemoryConfig{Static: c.MemoryManagerPolicy == kubeletconfigv1beta1.StaticMemoryManagerPolicy}
 	if !out.Static {
 		return out
@@ -96,11 +99,13 @@ func memoryManager(c *kubeletconfigv1beta1.KubeletConfiguration, resources alloc
 	}
 	kept := resources.Memory.System + resources.Memory.Kube + resources.Memory.Eviction
 	if kept == 0 {
-		p.add("memoryManagerPolicy", c.MemoryManagerPolicy, "needs reserved memory: set systemReserved, kubeReserved or evictionHard, and reservedMemory")
+		p.add("memoryManagerPolicy", c.MemoryManagerPolicy,
+			"needs reserved memory: set systemReserved, kubeReserved or evictionHard, and reservedMemory")
 	}
 	if sums[0] != kept {
-		p.add("reservedMemory", sums[0], fmt.Sprintf("want memory of %v on all nodes together: systemReserved %v + kubeReserved %v + evictionHard %v",
-			kept, resources.Memory.System, resources.Memory.Kube, resources.Memory.Eviction))
+		p.add("reservedMemory", sums[0],
+			fmt.Sprintf("want memory of %v on all nodes together: systemReserved %v + kubeReserved %v + evictionHard %v",
+				kept, resources.Memory.System, resources.Memory.Kube, resources.Memory.Eviction))
 	}
 	for _, size := range slices.Sorted(maps.Keys(sums)) {
 		if size != 0 {
@@ -127,7 +132,8 @@ func parseOptions(path string, given map[string]string, known map[string]*bool, 
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		on, ok := known[name]
 		if !ok {
-			p.add(path+"."+name, given[name], "is not an option: want one of "+strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+			p.add(path+"."+name, given[name], "is not an option: want one of "+strings.Join(slices.Sorted(maps.Keys(known)),
+				", "))
 			continue
 		}
 		if on == nil {

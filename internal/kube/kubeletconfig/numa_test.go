@@ -16,8 +16,9 @@ import (
 func numaOf(t *testing.T, text string) (numa.Config, error) {
 	t.Helper()
 	m := machine.Machine{
-		NUMANodes: []machine.NUMANode{{ID: 0, CPUs: idset.Of(0, 1, 2, 3), Memory: 8 * unit.GiB}, {ID: 1, CPUs: idset.Of(4, 5, 6, 7), Memory: 8 * unit.GiB}},
-		NodeFS:    machine.Filesystem{Capacity: 100 * unit.GiB},
+		NUMANodes: []machine.NUMANode{{ID: 0, CPUs: idset.Of(0, 1, 2, 3), Memory: 8 * unit.GiB},
+			{ID: 1, CPUs: idset.Of(4, 5, 6, 7), Memory: 8 * unit.GiB}},
+		NodeFS: machine.Filesystem{Capacity: 100 * unit.GiB},
 	}.Complete()
 	c, warnings, err := Parse([]byte(head+text), "/")
 	if err != nil {
@@ -57,8 +58,9 @@ topologyManagerScope: pod
 topologyManagerPolicyOptions: {prefer-closest-numa-nodes: "true", max-allowable-numa-nodes: "64"}
 `)
 	want := numa.Config{
-		CPU:      numa.CPUConfig{Static: true, ReservedCount: 2, FullPCPUsOnly: true, StrictReservation: true},
-		Memory:   numa.MemoryConfig{Static: true, Reserved: map[machine.NUMAID]map[unit.Bytes]unit.Bytes{0: {0: 300 * unit.MiB}, 1: {0: 200 * unit.MiB}}},
+		CPU: numa.CPUConfig{Static: true, ReservedCount: 2, FullPCPUsOnly: true, StrictReservation: true},
+		Memory: numa.MemoryConfig{Static: true,
+			Reserved: map[machine.NUMAID]map[unit.Bytes]unit.Bytes{0: {0: 300 * unit.MiB}, 1: {0: 200 * unit.MiB}}},
 		Topology: numa.TopologyConfig{Policy: numa.PolicySingleNUMANode, PodScope: true, PreferClosest: true},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -76,16 +78,21 @@ func TestNUMAReportsEveryProblem(t *testing.T) {
 		want []string
 	}{
 		{"cpuManagerPolicy: exclusive\nmemoryManagerPolicy: static\ntopologyManagerPolicy: best\ntopologyManagerScope: node\nreservedMemory: [{numaNode: 0, limits: {memory: 0, cpu: 1}}, {numaNode: 0, limits: {memory: 1}}]\n", []string{
-			"cpuManagerPolicy: exclusive", "memoryManagerPolicy: static", "topologyManagerPolicy: best", "topologyManagerScope: node",
-			"reservedMemory[0].limits.memory: 0: want more than 0", "reservedMemory[0].limits.cpu", "is listed twice for NUMA node 0",
+			"cpuManagerPolicy: exclusive", "memoryManagerPolicy: static", "topologyManagerPolicy: best",
+			"topologyManagerScope: node",
+			"reservedMemory[0].limits.memory: 0: want more than 0", "reservedMemory[0].limits.cpu",
+			"is listed twice for NUMA node 0",
 		}},
 		{"cpuManagerPolicyOptions: {full-pcpus-only: yes please, colour: blue}\ntopologyManagerPolicyOptions: {max-allowable-numa-nodes: \"4\"}\nmemoryManagerPolicy: Static\nreservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]\n", []string{
-			"cpuManagerPolicyOptions: 2: need cpuManagerPolicy: static", "cpuManagerPolicyOptions.full-pcpus-only: yes please: want true or false",
-			"cpuManagerPolicyOptions.colour: blue: is not an option", "topologyManagerPolicyOptions.max-allowable-numa-nodes: 4: want a number of 8 or more",
+			"cpuManagerPolicyOptions: 2: need cpuManagerPolicy: static",
+			"cpuManagerPolicyOptions.full-pcpus-only: yes please: want true or false",
+			"cpuManagerPolicyOptions.colour: blue: is not an option",
+			"topologyManagerPolicyOptions.max-allowable-numa-nodes: 4: want a number of 8 or more",
 			"reservedMemory: 1Gi: want memory of 100Mi on all nodes together",
 		}},
 		{"cpuManagerPolicy: static\ncpuManagerPolicyOptions: {full-pcpus-only: \"true\", distribute-cpus-across-cores: \"true\", align-by-socket: \"true\"}\ntopologyManagerPolicy: single-numa-node\n", []string{
-			"cpuManagerPolicy: static: reserve some CPU", "full-pcpus-only and distribute-cpus-across-cores contradict", "align-by-socket: contradicts topologyManagerPolicy",
+			"cpuManagerPolicy: static: reserve some CPU", "full-pcpus-only and distribute-cpus-across-cores contradict",
+			"align-by-socket: contradicts topologyManagerPolicy",
 		}},
 		{"reservedSystemCPUs: 0,99\ncpuManagerPolicy: static\nevictionHard: {memory.available: 1Mi}\nmemoryManagerPolicy: Static\nreservedMemory: [{numaNode: 5, limits: {memory: 1Mi}}]\n", []string{
 			"reservedSystemCPUs: 99: this machine has no such CPUs", "NUMA node 5: this machine has no such node",

@@ -18,10 +18,12 @@ import (
 
 // readers are the files of this package that translate fields for other packages. The other files decode, set defaults
 // and check.
-var readers = map[string]bool{"allocatable.go": true, "enforce.go": true, "eviction.go": true, "gates.go": true, "numa.go": true}
+var readers = map[string]bool{"allocatable.go": true, "enforce.go": true, "eviction.go": true, "gates.go": true,
+	"numa.go": true}
 
 // here are the fields that a function of this package carries out, with the name of the function.
-var here = map[string]string{"mergeDefaultEvictionSettings": "resourceDefaults", "failSwapOn": "CheckMachine", "failCgroupV1": "CheckMachine"}
+var here = map[string]string{"mergeDefaultEvictionSettings": "resourceDefaults", "failSwapOn": "CheckMachine",
+	"failCgroupV1": "CheckMachine"}
 
 // otherKinds are packages that read configuration files of other kinds, some of whose fields have the same names.
 var otherKinds = []string{"schedulerconfig", "credentialconfig"}
@@ -76,7 +78,10 @@ func TestHonouredFieldsAreUsed(t *testing.T) {
 				case *ast.BasicLit:
 					if n.Kind == token.STRING && test {
 						text, _ := strconv.Unquote(n.Value)
-						for _, word := range strings.FieldsFunc(text, func(r rune) bool { return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9') }) {
+						for _, word := range strings.FieldsFunc(text, func(r rune) bool {
+							return !('a' <= r && r <= 'z' ||
+								'A' <= r && r <= 'Z' || '0' <= r && r <= '9')
+						}) {
 							words[word] = true
 						}
 					}
@@ -146,7 +151,8 @@ func TestNotes(t *testing.T) {
 	if err != nil || len(warnings) > 0 {
 		t.Fatalf("%v, %v", warnings, err)
 	}
-	if notes := strings.Join(Notes(plain), "\n"); !strings.HasPrefix(notes, "makeIPTablesUtilChains: true: not honoured") || strings.Contains(notes, "\n") {
+	if notes := strings.Join(Notes(plain), "\n"); !strings.HasPrefix(notes,
+		"makeIPTablesUtilChains: true: not honoured") || strings.Contains(notes, "\n") {
 		t.Errorf("notes:\n%s", notes)
 	}
 	said, warnings, err := Parse([]byte(head+"makeIPTablesUtilChains: false\n"), "/")

@@ -136,7 +136,8 @@ func validateDurations(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems
 		{"evictionPressureTransitionPeriod", c.EvictionPressureTransitionPeriod, 0, 0},
 		{"cpuCFSQuotaPeriod", *c.CPUCFSQuotaPeriod, time.Millisecond, time.Second},
 		{"containerLogMonitorInterval", *c.ContainerLogMonitorInterval, 3 * time.Second, 0},
-		{"crashLoopBackOff.maxContainerRestartPeriod", *c.CrashLoopBackOff.MaxContainerRestartPeriod, time.Second, 300 * time.Second},
+		{"crashLoopBackOff.maxContainerRestartPeriod", *c.CrashLoopBackOff.MaxContainerRestartPeriod, time.Second,
+			300 * time.Second},
 	} {
 		switch d := r.value.Duration; {
 		case d < 0 && r.least == 0:
@@ -158,16 +159,26 @@ func validateChoices(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) 
 	}{
 		{"cgroupDriver", c.CgroupDriver, []string{"cgroupfs", "systemd"}},
 		{"cpuManagerPolicy", c.CPUManagerPolicy, []string{"none", "static"}},
-		{"memoryManagerPolicy", c.MemoryManagerPolicy, []string{kubeletconfigv1beta1.NoneMemoryManagerPolicy, kubeletconfigv1beta1.StaticMemoryManagerPolicy}},
-		{"topologyManagerPolicy", c.TopologyManagerPolicy, []string{kubeletconfigv1beta1.NoneTopologyManagerPolicy, kubeletconfigv1beta1.BestEffortTopologyManagerPolicy,
+		{"memoryManagerPolicy", c.MemoryManagerPolicy, []string{kubeletconfigv1beta1.NoneMemoryManagerPolicy,
+			kubeletconfigv1beta1.StaticMemoryManagerPolicy}},
+		{"topologyManagerPolicy", c.TopologyManagerPolicy, []string{kubeletconfigv1beta1.NoneTopologyManagerPolicy,
+			kubeletconfigv1beta1.BestEffortTopologyManagerPolicy,
 			kubeletconfigv1beta1.RestrictedTopologyManagerPolicy, kubeletconfigv1beta1.SingleNumaNodeTopologyManagerPolicy}},
-		{"topologyManagerScope", c.TopologyManagerScope, []string{kubeletconfigv1beta1.ContainerTopologyManagerScope, kubeletconfigv1beta1.PodTopologyManagerScope}},
+		{"topologyManagerScope", c.TopologyManagerScope, []string{kubeletconfigv1beta1.ContainerTopologyManagerScope,
+			kubeletconfigv1beta1.PodTopologyManagerScope}},
 		{"memorySwap.swapBehavior", c.MemorySwap.SwapBehavior, []string{"", "NoSwap", "LimitedSwap"}},
-		{"hairpinMode", c.HairpinMode, []string{kubeletconfigv1beta1.HairpinNone, kubeletconfigv1beta1.HairpinVeth, kubeletconfigv1beta1.PromiscuousBridge}},
-		{"memoryReservationPolicy", string(c.MemoryReservationPolicy), []string{string(kubeletconfigv1beta1.NoneMemoryReservationPolicy), string(kubeletconfigv1beta1.TieredReservationMemoryReservationPolicy)}},
-		{"authorization.mode", string(c.Authorization.Mode), []string{string(kubeletconfigv1beta1.KubeletAuthorizationModeAlwaysAllow), string(kubeletconfigv1beta1.KubeletAuthorizationModeWebhook)}},
+		{"hairpinMode", c.HairpinMode, []string{kubeletconfigv1beta1.HairpinNone, kubeletconfigv1beta1.HairpinVeth,
+			kubeletconfigv1beta1.PromiscuousBridge}},
+		{"memoryReservationPolicy", string(c.MemoryReservationPolicy),
+			[]string{string(kubeletconfigv1beta1.NoneMemoryReservationPolicy),
+				string(kubeletconfigv1beta1.TieredReservationMemoryReservationPolicy)}},
+		{"authorization.mode", string(c.Authorization.Mode),
+			[]string{string(kubeletconfigv1beta1.KubeletAuthorizationModeAlwaysAllow),
+				string(kubeletconfigv1beta1.KubeletAuthorizationModeWebhook)}},
 		{"configMapAndSecretChangeDetectionStrategy", string(c.ConfigMapAndSecretChangeDetectionStrategy), []string{
-			string(kubeletconfigv1beta1.GetChangeDetectionStrategy), string(kubeletconfigv1beta1.TTLCacheChangeDetectionStrategy), string(kubeletconfigv1beta1.WatchChangeDetectionStrategy)}},
+			string(kubeletconfigv1beta1.GetChangeDetectionStrategy),
+			string(kubeletconfigv1beta1.TTLCacheChangeDetectionStrategy),
+			string(kubeletconfigv1beta1.WatchChangeDetectionStrategy)}},
 		{"imagePullCredentialsVerificationPolicy", string(c.ImagePullCredentialsVerificationPolicy), []string{
 			string(kubeletconfigv1beta1.NeverVerify), string(kubeletconfigv1beta1.NeverVerifyPreloadedImages),
 			string(kubeletconfigv1beta1.NeverVerifyAllowlistedImages), string(kubeletconfigv1beta1.AlwaysVerify)}},
@@ -220,12 +231,14 @@ func validatePaths(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
 	if strings.ContainsFunc(c.PodLogsDir, func(r rune) bool { return r > 127 }) {
 		p.add("podLogsDir", c.PodLogsDir, "want ASCII: the path is part of log file names and metrics")
 	}
-	for path, group := range map[string]string{"cgroupRoot": c.CgroupRoot, "systemReservedCgroup": c.SystemReservedCgroup, "kubeReservedCgroup": c.KubeReservedCgroup} {
+	for path, group := range map[string]string{"cgroupRoot": c.CgroupRoot, "systemReservedCgroup": c.SystemReservedCgroup,
+		"kubeReservedCgroup": c.KubeReservedCgroup} {
 		if group != "" && slices.Contains(strings.Split(group, "/"), "..") {
 			p.add(path, group, "must not contain ..")
 		}
 	}
-	for path, group := range map[string]string{"systemReservedCgroup": c.SystemReservedCgroup, "kubeReservedCgroup": c.KubeReservedCgroup} {
+	for path, group := range map[string]string{"systemReservedCgroup": c.SystemReservedCgroup,
+		"kubeReservedCgroup": c.KubeReservedCgroup} {
 		if group != "" && strings.Trim(group, "/") == "" {
 			p.add(path, group, "cannot be the machine's root")
 		}
@@ -236,7 +249,8 @@ func validatePaths(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
 }
 
 func validateReservations(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
-	for path, list := range map[string]map[string]string{"systemReserved": c.SystemReserved, "kubeReserved": c.KubeReserved} {
+	for path, list := range map[string]map[string]string{"systemReserved": c.SystemReserved,
+		"kubeReserved": c.KubeReserved} {
 		parseReserved(path, list, p)
 	}
 	if c.ReservedSystemCPUs != "" {
@@ -305,7 +319,8 @@ func validateEnforcement(c *kubeletconfigv1beta1.KubeletConfiguration, p *proble
 			}
 			continue
 		default:
-			p.add(path, v, "want some of "+strings.Join([]string{enforcePods, enforceSystem, enforceSystemCompressible, enforceKube, enforceKubeCompressible, enforceNone}, ", "))
+			p.add(path, v, "want some of "+strings.Join([]string{enforcePods, enforceSystem, enforceSystemCompressible,
+				enforceKube, enforceKubeCompressible, enforceNone}, ", "))
 			continue
 		}
 		if !*c.CgroupsPerQOS {
@@ -329,23 +344,28 @@ func validateImages(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
 	if *c.SerializeImagePulls && c.MaxParallelImagePulls != nil && *c.MaxParallelImagePulls > 1 {
 		p.add("maxParallelImagePulls", *c.MaxParallelImagePulls, "needs serializeImagePulls: false")
 	}
-	if len(c.PreloadedImagesVerificationAllowlist) > 0 && c.ImagePullCredentialsVerificationPolicy != kubeletconfigv1beta1.NeverVerifyAllowlistedImages {
-		p.add("preloadedImagesVerificationAllowlist", len(c.PreloadedImagesVerificationAllowlist), "needs imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages")
+	if len(c.PreloadedImagesVerificationAllowlist) > 0 &&
+		c.ImagePullCredentialsVerificationPolicy != kubeletconfigv1beta1.NeverVerifyAllowlistedImages {
+		p.add("preloadedImagesVerificationAllowlist", len(c.PreloadedImagesVerificationAllowlist),
+			"needs imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages")
 	}
 }
 
 func validateShutdown(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
 	all, critical := c.ShutdownGracePeriod.Duration, c.ShutdownGracePeriodCriticalPods.Duration
-	for path, d := range map[string]time.Duration{"shutdownGracePeriod": all, "shutdownGracePeriodCriticalPods": critical} {
+	for path, d := range map[string]time.Duration{"shutdownGracePeriod": all,
+		"shutdownGracePeriodCriticalPods": critical} {
 		if d < 0 || d > 0 && d < time.Second {
 			p.add(path, d, "want 0s, or 1s or more")
 		}
 	}
 	if critical > all {
-		p.add("shutdownGracePeriodCriticalPods", critical, fmt.Sprintf("is part of shutdownGracePeriod %v and cannot be longer", all))
+		p.add("shutdownGracePeriodCriticalPods", critical,
+			fmt.Sprintf("is part of shutdownGracePeriod %v and cannot be longer", all))
 	}
 	if len(c.ShutdownGracePeriodByPodPriority) > 0 && (all > 0 || critical > 0) {
-		p.add("shutdownGracePeriodByPodPriority", len(c.ShutdownGracePeriodByPodPriority), "excludes shutdownGracePeriod and shutdownGracePeriodCriticalPods")
+		p.add("shutdownGracePeriodByPodPriority", len(c.ShutdownGracePeriodByPodPriority),
+			"excludes shutdownGracePeriod and shutdownGracePeriodCriticalPods")
 	}
 }
 
@@ -354,7 +374,8 @@ func validateShutdown(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems)
 func CheckMachine(c *kubeletconfigv1beta1.KubeletConfiguration, m machine.Machine, unified bool) error {
 	var p problems
 	if *c.FailSwapOn && m.Swap > 0 {
-		p.add("failSwapOn", true, fmt.Sprintf("this machine has %v of swap: turn it off (swapoff -a), or set failSwapOn: false", m.Swap))
+		p.add("failSwapOn", true,
+			fmt.Sprintf("this machine has %v of swap: turn it off (swapoff -a), or set failSwapOn: false", m.Swap))
 	}
 	if *c.FailCgroupV1 && !unified {
 		p.add("failCgroupV1", true, "this machine has cgroup v1: boot it with cgroup v2, or leave failCgroupV1 out")

@@ -49,12 +49,16 @@ func TestWrongFiles(t *testing.T) {
 		{cpus, `{"defaultCpuSet":"3-1"}`, "defaultCpuSet: "},
 		{cpus, `{"entries":{"uid":{"c":"1-"}}}`, `entries of pod "uid", container "c"`},
 		{memory, strings.Replace(noMemory, "423", "433", 1), "checksum 4336770233, the content has 4236770233"},
-		{memory, `{"entries":{"u":{"c":[{"numaAffinity":[-1],"type":"memory","size":1}]}}}`, "numaAffinity -1: want 0 to 1023"},
+		{memory, `{"entries":{"u":{"c":[{"numaAffinity":[-1],"type":"memory","size":1}]}}}`,
+			"numaAffinity -1: want 0 to 1023"},
 		{memory, `{"entries":{"u":{"c":[{"type":"memory","size":1}]}}}`, "numaAffinity is empty"},
-		{memory, `{"entries":{"u":{"c":[{"numaAffinity":[0],"type":"hugepages-x","size":1}]}}}`, `type "hugepages-x": want memory or`},
-		{memory, `{"entries":{"u":{"c":[{"numaAffinity":[0],"type":"memory","size":18446744073709551615}]}}}`, "want less than 2^63"},
+		{memory, `{"entries":{"u":{"c":[{"numaAffinity":[0],"type":"hugepages-x","size":1}]}}}`,
+			`type "hugepages-x": want memory or`},
+		{memory, `{"entries":{"u":{"c":[{"numaAffinity":[0],"type":"memory","size":18446744073709551615}]}}}`,
+			"want less than 2^63"},
 		{devices, `{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}`, "checksum 1, the content has"},
-		{devices, string(Devices{Given: []Given{{Pod: "u"}}}.Marshal()), "an entry without PodUID, ContainerName or ResourceName"},
+		{devices, string(Devices{Given: []Given{{Pod: "u"}}}.Marshal()),
+			"an entry without PodUID, ContainerName or ResourceName"},
 		{allocations, `{"data":"{}","checksum":1}`, "checksum 1, the content has"},
 		{allocations, `[]`, "cannot unmarshal array"},
 	} {
@@ -68,7 +72,8 @@ func TestWrongFiles(t *testing.T) {
 // are not ordinary memory.
 func TestMemoryIsCounted(t *testing.T) {
 	const gi = unit.Bytes(1 << 30)
-	node := MemoryNode{Total: map[unit.Bytes]unit.Bytes{0: 10 * gi, gi: 2 * gi}, Reserved: map[unit.Bytes]unit.Bytes{0: gi}}
+	node := MemoryNode{Total: map[unit.Bytes]unit.Bytes{0: 10 * gi, gi: 2 * gi},
+		Reserved: map[unit.Bytes]unit.Bytes{0: gi}}
 	text := string(Memory{
 		Policy: MemoryStatic, Nodes: map[machine.NUMAID]MemoryNode{0: node, 1: node},
 		Assigned: map[string]map[string][]numa.Block{"u": {"c": {
@@ -91,7 +96,8 @@ func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		noCPUs, noMemory, `{"policyName":"static","defaultCpuSet":"0","entries":{"u":{"c":"1-3"}}}`,
 		`{"entries":{"u":{"c":[{"numaAffinity":[0,1],"type":"hugepages-2Mi","size":1}]}}}`,
-		string(Devices{Given: []Given{{Pod: "u", Container: "c", Resource: "r", IDs: map[int64][]string{-1: {"d"}}}}}.Marshal()),
+		string(Devices{Given: []Given{{Pod: "u", Container: "c", Resource: "r",
+			IDs: map[int64][]string{-1: {"d"}}}}}.Marshal()),
 		string(Allocations{"u": {}}.Marshal()),
 	} {
 		cost.Attack(f, []byte(seed))
@@ -123,7 +129,8 @@ func FuzzParse(f *testing.F) {
 
 // TestRoundTrip: a file that was written is read as the same value.
 func TestRoundTrip(t *testing.T) {
-	in := CPUs{Policy: CPUsStatic, Shared: idset.Of(0, 3), Exclusive: map[string]map[string]idset.Set{"u": {"c": idset.Of(1, 2)}}}
+	in := CPUs{Policy: CPUsStatic, Shared: idset.Of(0, 3),
+		Exclusive: map[string]map[string]idset.Set{"u": {"c": idset.Of(1, 2)}}}
 	out, err := ParseCPUs(in.Marshal())
 	if err != nil || out.Exclusive["u"]["c"].String() != "1-2" || out.Shared.String() != "0,3" {
 		t.Errorf("%+v, %v", out, err)

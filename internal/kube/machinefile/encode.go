@@ -149,7 +149,8 @@ func pciDevices(all []machine.PCIDevice) []any {
 	var out []any
 	for _, d := range all {
 		out = append(out, mapping{{"address", d.Address}, {"class", fmt.Sprintf("0x%06x", d.Class)},
-			{"vendor", fmt.Sprintf("0x%04x", d.Vendor)}, {"device", fmt.Sprintf("0x%04x", d.Device)}, {"numaNode", int64(d.NUMANode)}})
+			{"vendor", fmt.Sprintf("0x%04x", d.Vendor)}, {"device", fmt.Sprintf("0x%04x", d.Device)}, {"numaNode",
+				int64(d.NUMANode)}})
 	}
 	return out
 }

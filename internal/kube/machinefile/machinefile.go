@@ -80,7 +80,8 @@ func Load(path string) (File, error) {
 		return File{}, fmt.Errorf("read machine: %w", err)
 	}
 	if info.IsDir() || info.Size() > sizeMax {
-		return File{}, fmt.Errorf("read machine: %s: want a file of at most %d bytes, found %s of %d", path, sizeMax, info.Mode().Type(), info.Size())
+		return File{}, fmt.Errorf("read machine: %s: want a file of at most %d bytes, found %s of %d", path, sizeMax,
+			info.Mode().Type(), info.Size())
 	}
 	file, err := os.Open(path)
 	if err != nil {

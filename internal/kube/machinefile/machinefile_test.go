@@ -124,8 +124,10 @@ func randomMachine(random *rand.Rand) machine.Machine {
 	}
 	near := []machine.NUMAID{m.NUMANodes[0].ID}
 	if random.IntN(2) == 0 {
-		m.Devices = map[string]map[string][]machine.NUMAID{"example.com/gpu": {"10": near, "no": nil, "a, b,  c: {d}": near, "00:1": nil}, "123": {}}
-		m.PCIDevices = []machine.PCIDevice{{Address: "0000:3b:00.0", Class: 0x020000, Vendor: 0x15b3, Device: 0x1017, NUMANode: near[0]}}
+		m.Devices = map[string]map[string][]machine.NUMAID{"example.com/gpu": {"10": near, "no": nil, "a, b,  c: {d}": near,
+			"00:1": nil}, "123": {}}
+		m.PCIDevices = []machine.PCIDevice{{Address: "0000:3b:00.0", Class: 0x020000, Vendor: 0x15b3, Device: 0x1017,
+			NUMANode: near[0]}}
 	}
 	return m
 }
@@ -150,16 +152,19 @@ func TestLoad(t *testing.T) {
 	if err := os.WriteFile(file, []byte("kind: Machine\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{file: "machine.yaml: ", dir: "want a file", filepath.Join(dir, "gone"): "no such file"} {
+	for path, want := range map[string]string{file: "machine.yaml: ", dir: "want a file",
+		filepath.Join(dir, "gone"): "no such file"} {
 		if _, err := Load(path); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
 	}
-	f, err := Read(strings.NewReader("{apiVersion: plimsoll.dev/v1alpha1, kind: Machine, metadata: {name: a}, spec: {numaNodes: [{id: 0, cpus: 0, memory: 1Gi}], filesystems: {nodefs: {capacity: 1Gi}}}}"), "x")
+	f,
+		err := Read(strings.NewReader("{apiVersion: plimsoll.dev/v1alpha1, kind: Machine, metadata: {name: a}, spec: {numaNodes: [{id: 0, cpus: 0, memory: 1Gi}], filesystems: {nodefs: {capacity: 1Gi}}}}"), "x")
 	if err != nil || f.Name != "a" {
 		t.Errorf("%+v, %v", f, err)
 	}
-	if _, err := Read(strings.NewReader(strings.Repeat(" ", sizeMax+1)), "x"); err == nil || !strings.Contains(err.Error(), "x: want at most") {
+	if _, err := Read(strings.NewReader(strings.Repeat(" ", sizeMax+1)), "x"); err == nil ||
+		!strings.Contains(err.Error(), "x: want at most") {
 		t.Errorf("too large: %v", err)
 	}
 }

@@ -108,7 +108,8 @@ func (d *decoder) numaNode(path string, v any, total *unit.Bytes) machine.NUMANo
 		"installed": func(path string, v any) { n.Installed = d.bytes(path, v) },
 		"hugepages": func(path string, v any) { n.HugePages = d.pages(path, v) },
 		"distances": func(path string, v any) {
-			n.Distances = byID[machine.NUMAID](d, path, v, func(path string, v any) int { return int(d.count(path, v, math.MaxInt32)) })
+			n.Distances = byID[machine.NUMAID](d, path, v,
+				func(path string, v any) int { return int(d.count(path, v, math.MaxInt32)) })
 		},
 	})
 	if n.ID < 0 {

@@ -37,7 +37,8 @@ func (f File) Table() []byte {
 
 	line("NUMA NODE", "CPUS", "CORES", "MEMORY", "INSTALLED", "HUGE PAGES", "DISTANCE: NODES")
 	for _, n := range m.NUMANodes {
-		line(fmt.Sprint(n.ID), orDash(n.CPUs.String()), fmt.Sprint(coresIn(m.Cores, n.CPUs)), amount(n.Memory), amount(n.Installed), nodePages(n), nodeDistances(n))
+		line(fmt.Sprint(n.ID), orDash(n.CPUs.String()), fmt.Sprint(coresIn(m.Cores, n.CPUs)), amount(n.Memory),
+			amount(n.Installed), nodePages(n), nodeDistances(n))
 	}
 	w.Flush()
 	for _, level := range []struct {
@@ -67,7 +68,8 @@ func (f File) Table() []byte {
 }
 
 func describeCPUs(m machine.Machine) string {
-	text := fmt.Sprintf("%d online (%v): %s, %s, %s, %s", m.CPUs.Len(), m.CPUs, counted(len(m.Cores), "core"), counted(len(m.Sockets), "socket"), counted(len(m.Dies), "die"), counted(len(m.L3), "L3 group"))
+	text := fmt.Sprintf("%d online (%v): %s, %s, %s, %s", m.CPUs.Len(), m.CPUs, counted(len(m.Cores), "core"),
+		counted(len(m.Sockets), "socket"), counted(len(m.Dies), "die"), counted(len(m.L3), "L3 group"))
 	if !m.Offline.IsEmpty() {
 		text += fmt.Sprintf("; offline %v", m.Offline)
 	}
@@ -172,8 +174,10 @@ func nodeDistances(n machine.NUMANode) string {
 
 // className names the common PCI base classes (PCI Code and ID Assignment Specification).
 func className(class uint32) string {
-	name := map[uint32]string{0x01: "storage", 0x02: "network", 0x03: "display", 0x04: "multimedia", 0x05: "memory", 0x07: "communication",
-		0x08: "system", 0x0b: "processor", 0x0c: "serial bus", 0x10: "encryption", 0x11: "signal processing", 0x12: "accelerator"}[class>>16]
+	name := map[uint32]string{0x01: "storage", 0x02: "network", 0x03: "display", 0x04: "multimedia", 0x05: "memory",
+		0x07: "communication",
+		0x08: "system", 0x0b: "processor", 0x0c: "serial bus", 0x10: "encryption", 0x11: "signal processing",
+		0x12: "accelerator"}[class>>16]
 	if name == "" {
 		return fmt.Sprintf("0x%06x", class)
 	}

@@ -23,7 +23,8 @@ func TestLoad(t *testing.T) {
 	pod := func(name string) string { return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + "}\n" }
 	objects, err := Load([]string{
 		file("documents.yaml", "# two\n---\n"+pod("a")+"---\n# nothing\n---\n"+pod("b")),
-		file("list.yaml", "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: c}}\n- {apiVersion: v1, kind: Namespace, metadata: {name: ns}}\n"),
+		file("list.yaml",
+			"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: c}}\n- {apiVersion: v1, kind: Namespace, metadata: {name: ns}}\n"),
 		file("pods.json", `{"apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {"name": "d"}}]}`),
 	})
 	if err != nil {
@@ -43,7 +44,8 @@ func TestLoad(t *testing.T) {
 		filepath.Join(dir, "missing.yaml"),
 		file("item.yaml", "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: c, nam: d}}\n"),
 	})
-	for _, want := range []string{"bad.yaml: document 1", `unknown field "spec.container"`, "document 2", "Nonsense", "missing.yaml", "item.yaml: document 1: item 0", `"metadata.nam"`} {
+	for _, want := range []string{"bad.yaml: document 1", `unknown field "spec.container"`, "document 2", "Nonsense",
+		"missing.yaml", "item.yaml: document 1: item 0", `"metadata.nam"`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q in: %v", want, err)
 		}
@@ -51,7 +53,8 @@ func TestLoad(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{"", "---\n", "apiVersion: v1\nkind: Pod\n", "apiVersion: v1\nkind: List\nitems: [{}]\n", `{"apiVersion":"v1","kind":"PodList","items":[{}]}`, "a: b: c", "kind: [", "\xff"} {
+	for _, seed := range []string{"", "---\n", "apiVersion: v1\nkind: Pod\n", "apiVersion: v1\nkind: List\nitems: [{}]\n",
+		`{"apiVersion":"v1","kind":"PodList","items":[{}]}`, "a: b: c", "kind: [", "\xff"} {
 		cost.Attack(f, seed)
 	}
 	f.Add(cost.Aliases("apiVersion: v1\nkind: Pod\n"))

@@ -20,19 +20,22 @@ func TestDefaultPod(t *testing.T) {
 	}
 	DefaultPod(pod)
 	s := pod.Spec
-	if s.DNSPolicy != corev1.DNSClusterFirst || *s.TerminationGracePeriodSeconds != 30 || !*s.EnableServiceLinks || s.SecurityContext == nil {
+	if s.DNSPolicy != corev1.DNSClusterFirst || *s.TerminationGracePeriodSeconds != 30 || !*s.EnableServiceLinks ||
+		s.SecurityContext == nil {
 		t.Errorf("pod: %+v", s)
 	}
 	if s.Volumes[0].EmptyDir == nil || *s.Volumes[1].HostPath.Type != corev1.HostPathUnset {
 		t.Errorf("volumes: %+v", s.Volumes)
 	}
-	if p := s.Containers[0].LivenessProbe; p.TimeoutSeconds != 1 || p.PeriodSeconds != 10 || p.FailureThreshold != 3 || p.HTTPGet.Path != "/" || p.HTTPGet.Scheme != "HTTP" {
+	if p := s.Containers[0].LivenessProbe; p.TimeoutSeconds != 1 || p.PeriodSeconds != 10 || p.FailureThreshold != 3 ||
+		p.HTTPGet.Path != "/" || p.HTTPGet.Scheme != "HTTP" {
 		t.Errorf("probe: %+v", p)
 	}
 	if p := s.Containers[0].Ports[0]; p.Protocol != "TCP" || p.HostPort != 80 {
 		t.Errorf("port: %+v", p)
 	}
-	for i, want := range []corev1.PullPolicy{corev1.PullIfNotPresent, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullAlways} {
+	for i, want := range []corev1.PullPolicy{corev1.PullIfNotPresent, corev1.PullAlways, corev1.PullIfNotPresent,
+		corev1.PullAlways} {
 		if got := s.Containers[i].ImagePullPolicy; got != want {
 			t.Errorf("%s: pull policy %s, want %s", s.Containers[i].Image, got, want)
 		}
@@ -57,11 +60,13 @@ func TestCheckUsers(t *testing.T) {
 		c + "  hostUsers: false\n  hostIPC: true\n":                                             "spec.hostIPC: must not",
 		"  hostUsers: false\n  containers: [{name: c, image: i, volumeDevices: [{name: v}]}]\n": "[c].volumeDevices",
 		"  hostUsers: false\n  containers: [{name: c, " + unmasked:                              "",
-		"  containers: [{name: c, " + unmasked:                                                  "Unmasked needs hostUsers: false",
-		c + "  initContainers: [{name: i, " + unmasked:                                          "spec.containers[i].securityContext.procMount",
-		"  containers: [{name: c, image: i, securityContext: {procMount: Naked}}]\n":            `"Naked": want Default or Unmasked`,
-		"  containers: [{name: c, image: i, securityContext: {procMount: Default}}]\n":          "",
-		volume + "{reference: example.com/a}}]\n":                                               "",
+		"  containers: [{name: c, " +
+			unmasked: "Unmasked needs hostUsers: false",
+		c + "  initContainers: [{name: i, " +
+			unmasked: "spec.containers[i].securityContext.procMount",
+		"  containers: [{name: c, image: i, securityContext: {procMount: Naked}}]\n":   `"Naked": want Default or Unmasked`,
+		"  containers: [{name: c, image: i, securityContext: {procMount: Default}}]\n": "",
+		volume + "{reference: example.com/a}}]\n":                                      "",
 		volume + "{}}]\n": "spec.volumes[v].image.reference",
 		volume + "{reference: example.com/a, pullPolicy: Sometimes}}]\n": `"Sometimes": want Always`,
 	} {
@@ -80,7 +85,8 @@ func TestCheckUsers(t *testing.T) {
 // TestImageVolumePolicy: the image of a volume has the same pull policy as a container's image of that name.
 func TestImageVolumePolicy(t *testing.T) {
 	const always, once = corev1.PullAlways, corev1.PullIfNotPresent
-	for image, want := range map[string]corev1.PullPolicy{"a": always, "a:latest": always, "a:1": once, "h:5000/a": always} {
+	for image, want := range map[string]corev1.PullPolicy{"a": always, "a:latest": always, "a:1": once,
+		"h:5000/a": always} {
 		source := &corev1.ImageVolumeSource{Reference: image}
 		pod := &corev1.Pod{Spec: corev1.PodSpec{
 			Containers: []corev1.Container{{Image: image}},

@@ -100,7 +100,8 @@ func outsideSeccompDir(p *corev1.SeccompProfile) bool {
 	if p == nil || p.Type != corev1.SeccompProfileTypeLocalhost {
 		return false
 	}
-	return p.LocalhostProfile == nil || !filepath.IsLocal(*p.LocalhostProfile) || filepath.Clean(*p.LocalhostProfile) == "."
+	return p.LocalhostProfile == nil || !filepath.IsLocal(*p.LocalhostProfile) ||
+		filepath.Clean(*p.LocalhostProfile) == "."
 }
 
 // volumeHold returns the hold for volumes of a kind.
@@ -117,8 +118,10 @@ var volumeHolds = []hold{
 		able:   func(a Abilities) bool { return a.CSIVolumes },
 	},
 	volumeHold("nfs", "this node's agent does not mount NFS", func(v *corev1.Volume) bool { return v.NFS != nil }),
-	volumeHold("iscsi", "this node's agent does not attach iSCSI disks", func(v *corev1.Volume) bool { return v.ISCSI != nil }),
-	volumeHold("fc", "this node's agent does not attach Fibre Channel disks", func(v *corev1.Volume) bool { return v.FC != nil }),
+	volumeHold("iscsi", "this node's agent does not attach iSCSI disks",
+		func(v *corev1.Volume) bool { return v.ISCSI != nil }),
+	volumeHold("fc", "this node's agent does not attach Fibre Channel disks",
+		func(v *corev1.Volume) bool { return v.FC != nil }),
 	{
 		path: "spec.volumes[].image", code: "volumes.image",
 		why:    "this node's container runtime does not mount images, or does not say that it does",

@@ -50,7 +50,8 @@ func Holds(pod *corev1.Pod, node Abilities) []Hold {
 		if hold.carriedOut(node) {
 			continue
 		}
-		out = append(out, Hold{Code: hold.code, Field: hold.field(where), Container: where.container, Why: hold.why, Help: hold.help})
+		out = append(out, Hold{Code: hold.code, Field: hold.field(where), Container: where.container, Why: hold.why,
+			Help: hold.help})
 	}
 	return out
 }

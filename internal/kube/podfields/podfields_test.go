@@ -18,7 +18,8 @@ func TestHolds(t *testing.T) {
 		return &corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: kind, LocalhostProfile: path}}
 	}
 	medium := func(m corev1.StorageMedium) corev1.PodSpec {
-		return corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: m}}}}}
+		return corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v",
+			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: m}}}}}
 	}
 	container := func(c *corev1.SecurityContext) corev1.PodSpec {
 		return corev1.PodSpec{InitContainers: []corev1.Container{{Name: "i", SecurityContext: c}}}
@@ -27,17 +28,19 @@ func TestHolds(t *testing.T) {
 		spec  corev1.PodSpec
 		field string
 	}{
-		"the host's users":   {corev1.PodSpec{HostUsers: &yes}, ""},
-		"users of its own":   {corev1.PodSpec{HostUsers: &no}, "spec.hostUsers"},
-		"no medium":          {medium(""), ""},
-		"memory":             {medium(corev1.StorageMediumMemory), ""},
-		"huge pages":         {medium("HugePages"), ""},
-		"of a size":          {medium("HugePages-2Mi"), ""},
-		"unknown medium":     {medium("Tape"), "spec.volumes[v].emptyDir.medium"},
-		"a profile":          {container(seccomp(corev1.SeccompProfileTypeLocalhost, &in)), ""},
-		"one outside":        {container(seccomp(corev1.SeccompProfileTypeLocalhost, &out)), "spec.initContainers[i].securityContext.seccompProfile.localhostProfile"},
-		"one without a name": {container(seccomp(corev1.SeccompProfileTypeLocalhost, nil)), "spec.initContainers[i].securityContext.seccompProfile.localhostProfile"},
-		"not of the node":    {container(seccomp(corev1.SeccompProfileTypeRuntimeDefault, &out)), ""},
+		"the host's users": {corev1.PodSpec{HostUsers: &yes}, ""},
+		"users of its own": {corev1.PodSpec{HostUsers: &no}, "spec.hostUsers"},
+		"no medium":        {medium(""), ""},
+		"memory":           {medium(corev1.StorageMediumMemory), ""},
+		"huge pages":       {medium("HugePages"), ""},
+		"of a size":        {medium("HugePages-2Mi"), ""},
+		"unknown medium":   {medium("Tape"), "spec.volumes[v].emptyDir.medium"},
+		"a profile":        {container(seccomp(corev1.SeccompProfileTypeLocalhost, &in)), ""},
+		"one outside": {container(seccomp(corev1.SeccompProfileTypeLocalhost, &out)),
+			"spec.initContainers[i].securityContext.seccompProfile.localhostProfile"},
+		"one without a name": {container(seccomp(corev1.SeccompProfileTypeLocalhost, nil)),
+			"spec.initContainers[i].securityContext.seccompProfile.localhostProfile"},
+		"not of the node": {container(seccomp(corev1.SeccompProfileTypeRuntimeDefault, &out)), ""},
 		"of an ephemeral container": {corev1.PodSpec{EphemeralContainers: []corev1.EphemeralContainer{{
 			EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "e", VolumeDevices: []corev1.VolumeDevice{{}}},
 		}}}, "spec.ephemeralContainers[e].volumeDevices"},
@@ -111,7 +114,8 @@ func TestAbilities(t *testing.T) {
 // from starting.
 func TestBlocks(t *testing.T) {
 	no := false
-	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}, {Name: "b", VolumeDevices: []corev1.VolumeDevice{{}}}}}}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"},
+		{Name: "b", VolumeDevices: []corev1.VolumeDevice{{}}}}}}
 	if a, b := Blocks(pod, "a", Abilities{}), Blocks(pod, "b", Abilities{}); a != nil || b == nil {
 		t.Errorf("a: %v, b: %v", a, b)
 	}
@@ -125,7 +129,8 @@ func TestBlocks(t *testing.T) {
 func TestText(t *testing.T) {
 	pod := &corev1.Pod{}
 	for range 1000 {
-		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: strings.Repeat("v", 63), VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}})
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: strings.Repeat("v", 63),
+			VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}})
 	}
 	if text := Text(Holds(pod, Abilities{})); len(text) > 1000 || !strings.HasSuffix(text, "and 997 more fields") {
 		t.Errorf("%d bytes: %.300s", len(text), text)

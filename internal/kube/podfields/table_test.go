@@ -44,7 +44,8 @@ func TestEveryFieldHasARow(t *testing.T) {
 }
 
 // all is a node that can do everything that some nodes with this agent can do.
-var all = podfields.Abilities{UserNamespaces: true, ImageVolumes: true, TrustBundles: true, CSIVolumes: true, PodCertificates: true}
+var all = podfields.Abilities{UserNamespaces: true, ImageVolumes: true, TrustBundles: true, CSIVolumes: true,
+	PodCertificates: true}
 
 // TestHeldFieldsHold sets each field that the table marks as held, alone.
 func TestHeldFieldsHold(t *testing.T) {
@@ -158,7 +159,10 @@ func mentions(row podfields.Row) string {
 	if err != nil {
 		return err.Error()
 	}
-	words := strings.FieldsFunc(strings.TrimSuffix(row.Path, "*"), func(r rune) bool { return r == '.' || r == '[' || r == ']' })
+	words := strings.FieldsFunc(strings.TrimSuffix(row.Path, "*"), func(r rune) bool {
+		return r == '.' || r == '[' ||
+			r == ']'
+	})
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name(), "_test.go") {
 			continue

@@ -18,7 +18,8 @@ import (
 )
 
 // compileArgs checks the arguments of plugins and sets them in the profile.
-func compileArgs(path string, list []schedulerv1.PluginConfig, out *scheduler.Profile, p *problems, warn func(path, text string)) {
+func compileArgs(path string, list []schedulerv1.PluginConfig, out *scheduler.Profile, p *problems,
+	warn func(path, text string)) {
 	seen := map[string]bool{}
 	for i := range list {
 		at := fmt.Sprintf("%s[%d]", path, i)
@@ -45,7 +46,8 @@ func compileArgs(path string, list []schedulerv1.PluginConfig, out *scheduler.Pr
 		case "InterPodAffinity":
 			var a schedulerv1.InterPodAffinityArgs
 			if decodeArgs(at, name, raw, &a, p) {
-				out.HardAffinityWeight, out.IgnoreExistingPreferred = int64(valueOr(a.HardPodAffinityWeight, 1)), a.IgnorePreferredTermsOfExistingPods
+				out.HardAffinityWeight, out.IgnoreExistingPreferred = int64(valueOr(a.HardPodAffinityWeight,
+					1)), a.IgnorePreferredTermsOfExistingPods
 				if out.HardAffinityWeight < 0 || out.HardAffinityWeight > 100 {
 					p.add(at+".hardPodAffinityWeight", "%d: want 0 to 100", out.HardAffinityWeight)
 				}
@@ -133,7 +135,8 @@ func compileFit(path string, a *schedulerv1.NodeResourcesFitArgs, out *scheduler
 	}
 	for i, name := range a.IgnoredResourceGroups {
 		if bad := validation.IsQualifiedName(name); len(bad) > 0 || strings.Contains(name, "/") {
-			p.add(fmt.Sprintf("%s.ignoredResourceGroups[%d]", path, i), "%.200q: want the part of a resource's name before the slash", name)
+			p.add(fmt.Sprintf("%s.ignoredResourceGroups[%d]", path, i),
+				"%.200q: want the part of a resource's name before the slash", name)
 		}
 	}
 	out.IgnoredResources, out.IgnoredGroups = a.IgnoredResources, a.IgnoredResourceGroups
@@ -162,7 +165,8 @@ func compileFit(path string, a *schedulerv1.NodeResourcesFitArgs, out *scheduler
 		if r.Name == "" {
 			p.add(fmt.Sprintf("%s.resources[%d].name", path, i), "required: the name of a resource")
 		}
-		out.Strategy.Resources = append(out.Strategy.Resources, scheduler.WeightedResource{Resource: r.Name, Weight: r.Weight})
+		out.Strategy.Resources = append(out.Strategy.Resources, scheduler.WeightedResource{Resource: r.Name,
+			Weight: r.Weight})
 	}
 	ratio := out.Strategy.Type == scheduler.RequestedToCapacityRatio
 	switch {
@@ -193,12 +197,14 @@ func compileShape(path string, shape []schedulerv1.UtilizationShapePoint, p *pro
 		if s.Score < 0 || s.Score > shapeScoreMax {
 			p.add(at+".score", "%d: want 0 to %d", s.Score, shapeScoreMax)
 		}
-		out = append(out, scheduler.ShapePoint{Utilization: int64(s.Utilization), Score: int64(s.Score) * (100 / shapeScoreMax)})
+		out = append(out, scheduler.ShapePoint{Utilization: int64(s.Utilization),
+			Score: int64(s.Score) * (100 / shapeScoreMax)})
 	}
 	return out
 }
 
-func compileBalanced(path string, a *schedulerv1.NodeResourcesBalancedAllocationArgs, out *scheduler.Profile, p *problems) {
+func compileBalanced(path string, a *schedulerv1.NodeResourcesBalancedAllocationArgs, out *scheduler.Profile,
+	p *problems) {
 	out.Balanced = nil
 	for i, r := range a.Resources {
 		at := fmt.Sprintf("%s.resources[%d]", path, i)
@@ -216,12 +222,14 @@ func compileSpread(path string, a *schedulerv1.PodTopologySpreadArgs, out *sched
 	switch a.DefaultingType {
 	case "", schedulerv1.SystemDefaulting:
 		if len(a.DefaultConstraints) > 0 {
-			p.add(path+".defaultingType", "%q: want %s where there are defaultConstraints", a.DefaultingType, schedulerv1.ListDefaulting)
+			p.add(path+".defaultingType", "%q: want %s where there are defaultConstraints", a.DefaultingType,
+				schedulerv1.ListDefaulting)
 		}
 		return
 	case schedulerv1.ListDefaulting:
 	default:
-		p.add(path+".defaultingType", "%.200q: want %s or %s", a.DefaultingType, schedulerv1.SystemDefaulting, schedulerv1.ListDefaulting)
+		p.add(path+".defaultingType", "%.200q: want %s or %s", a.DefaultingType, schedulerv1.SystemDefaulting,
+			schedulerv1.ListDefaulting)
 		return
 	}
 	seen := map[string]bool{}
@@ -234,7 +242,8 @@ func compileSpread(path string, a *schedulerv1.PodTopologySpreadArgs, out *sched
 			p.add(at+".topologyKey", "%.200q: %s", c.TopologyKey, strings.Join(bad, "; "))
 		}
 		if c.WhenUnsatisfiable != corev1.DoNotSchedule && c.WhenUnsatisfiable != corev1.ScheduleAnyway {
-			p.add(at+".whenUnsatisfiable", "%.200q: want %s or %s", c.WhenUnsatisfiable, corev1.DoNotSchedule, corev1.ScheduleAnyway)
+			p.add(at+".whenUnsatisfiable", "%.200q: want %s or %s", c.WhenUnsatisfiable, corev1.DoNotSchedule,
+				corev1.ScheduleAnyway)
 		}
 		if c.LabelSelector != nil {
 			p.add(at+".labelSelector", "must be absent: the selector is that of the pod's own Services and controller")

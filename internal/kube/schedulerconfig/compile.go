@@ -31,7 +31,8 @@ func compile(file *schedulerv1.KubeSchedulerConfiguration, has map[string]bool, 
 	var warnings []string
 	warn := func(path, text string) { warnings = append(warnings, path+": "+text) }
 
-	first, most := valueOr(file.PodInitialBackoffSeconds, backoffFirstDefault), valueOr(file.PodMaxBackoffSeconds, backoffMaxDefault)
+	first, most := valueOr(file.PodInitialBackoffSeconds, backoffFirstDefault), valueOr(file.PodMaxBackoffSeconds,
+		backoffMaxDefault)
 	if first <= 0 || first > backoffLongest {
 		p.add("podInitialBackoffSeconds", "%d: want 1 to %d", first, backoffLongest)
 	}
@@ -53,7 +54,8 @@ func compile(file *schedulerv1.KubeSchedulerConfiguration, has map[string]bool, 
 		}
 	}
 	if cc := file.ClientConnection; cc.QPS != 0 || cc.Burst != 0 || cc.ContentType != "" || cc.AcceptContentTypes != "" {
-		warn("clientConnection", "only kubeconfig has an effect: requests are bounded by --binds-in-flight and by the server, and are protobuf")
+		warn("clientConnection",
+			"only kubeconfig has an effect: requests are bounded by --binds-in-flight and by the server, and are protobuf")
 	}
 	if has["delayCacheUntilActive"] {
 		warn("delayCacheUntilActive", "has no effect: only the process that leads keeps a cache")
@@ -63,7 +65,8 @@ func compile(file *schedulerv1.KubeSchedulerConfiguration, has map[string]bool, 
 	return c, warnings
 }
 
-func compileProfiles(file *schedulerv1.KubeSchedulerConfiguration, c *Config, p *problems, warn func(path, text string)) {
+func compileProfiles(file *schedulerv1.KubeSchedulerConfiguration, c *Config, p *problems,
+	warn func(path, text string)) {
 	profiles := file.Profiles
 	if len(profiles) == 0 {
 		profiles = []schedulerv1.KubeSchedulerProfile{{}}
@@ -73,7 +76,8 @@ func compileProfiles(file *schedulerv1.KubeSchedulerConfiguration, c *Config, p 
 		path := fmt.Sprintf("profiles[%d]", i)
 		name := valueOr(profiles[i].SchedulerName, corev1.DefaultSchedulerName)
 		if profiles[i].SchedulerName == nil && len(profiles) > 1 || name == "" {
-			p.add(path+".schedulerName", "required where there are several profiles: the spec.schedulerName of the pods to place")
+			p.add(path+".schedulerName",
+				"required where there are several profiles: the spec.schedulerName of the pods to place")
 		}
 		if other, twice := named[name]; twice {
 			p.add(path+".schedulerName", "%q: profiles[%d] has that name already", name, other)

@@ -22,7 +22,8 @@ func TestDefaults(t *testing.T) {
 		if err != nil || len(warnings) > 0 {
 			t.Fatalf("%q: %v %v", text, warnings, err)
 		}
-		if !reflect.DeepEqual(c.Profiles, []scheduler.Profile{want}) || c.BackoffFirst != time.Second || c.BackoffMax != 10*time.Second {
+		if !reflect.DeepEqual(c.Profiles, []scheduler.Profile{want}) || c.BackoffFirst != time.Second ||
+			c.BackoffMax != 10*time.Second {
 			t.Errorf("%q: %+v", text, c)
 		}
 	}
@@ -66,23 +67,30 @@ profiles:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(warnings) != 1 || c.Kubeconfig != "/etc/k" || c.LeaderElection == nil || c.BackoffFirst != 2*time.Second || c.BackoffMax != time.Minute {
+	if len(warnings) != 1 || c.Kubeconfig != "/etc/k" || c.LeaderElection == nil || c.BackoffFirst != 2*time.Second ||
+		c.BackoffMax != time.Minute {
 		t.Errorf("%q %+v", warnings, c)
 	}
 	p := c.Profiles[0]
-	if p.Name != "packing" || !p.Skip["InterPodAffinity"] || !p.Skip["NodePorts"] || p.Skip["NodeResourcesFit"] || p.NoPreemption {
+	if p.Name != "packing" || !p.Skip["InterPodAffinity"] || !p.Skip["NodePorts"] || p.Skip["NodeResourcesFit"] ||
+		p.NoPreemption {
 		t.Errorf("%+v", p)
 	}
-	if want := map[string]int64{"TaintToleration": 3, "NodeAffinity": 2, "PodTopologySpread": 2, "NodeResourcesFit": 10, "NodeResourcesBalancedAllocation": 1}; !reflect.DeepEqual(p.Weights, want) {
+	if want := map[string]int64{"TaintToleration": 3, "NodeAffinity": 2, "PodTopologySpread": 2, "NodeResourcesFit": 10,
+		"NodeResourcesBalancedAllocation": 1}; !reflect.DeepEqual(p.Weights, want) {
 		t.Errorf("weights %v, want %v", p.Weights, want)
 	}
-	strategy := scheduler.Strategy{Type: scheduler.RequestedToCapacityRatio, Resources: []scheduler.WeightedResource{{Resource: "cpu", Weight: 3}, {Resource: "example.com/gpu", Weight: 1}},
-		Shape: []scheduler.ShapePoint{{Utilization: 0, Score: 0}, {Utilization: 100, Score: 100}}}
-	if !reflect.DeepEqual(p.Strategy, strategy) || p.SystemDefaults || len(p.DefaultSpread) != 1 || !p.DefaultSpread[0].Hard {
+	strategy := scheduler.Strategy{Type: scheduler.RequestedToCapacityRatio,
+		Resources: []scheduler.WeightedResource{{Resource: "cpu", Weight: 3}, {Resource: "example.com/gpu", Weight: 1}},
+		Shape:     []scheduler.ShapePoint{{Utilization: 0, Score: 0}, {Utilization: 100, Score: 100}}}
+	if !reflect.DeepEqual(p.Strategy, strategy) || p.SystemDefaults || len(p.DefaultSpread) != 1 ||
+		!p.DefaultSpread[0].Hard {
 		t.Errorf("%+v", p)
 	}
 	bare := c.Profiles[1]
-	if want := map[string]int64{"TaintToleration": 7, "NodeResourcesFit": 1}; !reflect.DeepEqual(bare.Weights, want) || !bare.NoPreemption || !bare.Skip["PodTopologySpread"] || !bare.Skip["NodeResourceTopologyMatch"] || p.Skip["NodeResourceTopologyMatch"] || bare.Skip["TaintToleration"] {
+	if want := map[string]int64{"TaintToleration": 7, "NodeResourcesFit": 1}; !reflect.DeepEqual(bare.Weights, want) ||
+		!bare.NoPreemption || !bare.Skip["PodTopologySpread"] || !bare.Skip["NodeResourceTopologyMatch"] ||
+		p.Skip["NodeResourceTopologyMatch"] || bare.Skip["TaintToleration"] {
 		t.Errorf("%+v", bare)
 	}
 }
@@ -114,12 +122,18 @@ profiles:
 		t.Fatal("accepted")
 	}
 	for _, part := range []string{
-		`unknown field "colour"`, "parallelism: 0", "podInitialBackoffSeconds: 0", "percentageOfNodesToScore: 101", `extenders[0].urlPrefix: "x"`, "extenders[0].weight: 0", "extenders[1].bindVerb", "extenders[1].httpTimeout", "extenders[1].tlsConfig: open /nowhere/ca.crt",
+		`unknown field "colour"`, "parallelism: 0", "podInitialBackoffSeconds: 0", "percentageOfNodesToScore: 101",
+		`extenders[0].urlPrefix: "x"`, "extenders[0].weight: 0", "extenders[1].bindVerb", "extenders[1].httpTimeout",
+		"extenders[1].tlsConfig: open /nowhere/ca.crt",
 		"extenders[1].managedResources[0].name",
-		`plugins.score.enabled[0]: "Telepathy": unknown plugin`, "plugins.score.enabled[1].weight: -1", "plugins.score.enabled[2].weight: 2000000000",
-		"multiPoint.enabled[0]: GangScheduling: gang scheduling is not supported", "DefaultBinder: cannot be disabled", "preFilter.disabled[0]: PodTopologySpread",
-		"pluginConfig[0].args.hardPodAffinityWeight: 101", "pluginConfig[1]: \"InterPodAffinity\": is listed twice", `pluginConfig[2].name: "Telepathy"`,
-		`args.kind: "OtherArgs"`, `unknown field "strange"`, `scoringStrategy.type: "Best"`, "resources[0].weight: 101", "addedAffinity: required", "maxSkew: 0", `whenUnsatisfiable: "Never"`,
+		`plugins.score.enabled[0]: "Telepathy": unknown plugin`, "plugins.score.enabled[1].weight: -1",
+		"plugins.score.enabled[2].weight: 2000000000",
+		"multiPoint.enabled[0]: GangScheduling: gang scheduling is not supported", "DefaultBinder: cannot be disabled",
+		"preFilter.disabled[0]: PodTopologySpread",
+		"pluginConfig[0].args.hardPodAffinityWeight: 101", "pluginConfig[1]: \"InterPodAffinity\": is listed twice",
+		`pluginConfig[2].name: "Telepathy"`,
+		`args.kind: "OtherArgs"`, `unknown field "strange"`, `scoringStrategy.type: "Best"`, "resources[0].weight: 101",
+		"addedAffinity: required", "maxSkew: 0", `whenUnsatisfiable: "Never"`,
 		`profiles[1].schedulerName: "a": profiles[0] has that name already`,
 	} {
 		if !strings.Contains(err.Error(), part) {
@@ -129,7 +143,8 @@ profiles:
 }
 
 func TestNotAConfiguration(t *testing.T) {
-	for _, text := range []string{"[1]", "a: b: c", "apiVersion: v1\nkind: Pod\n", head + "profiles: 7\n", head + "parallelism: 1\nparallelism: 2\n"} {
+	for _, text := range []string{"[1]", "a: b: c", "apiVersion: v1\nkind: Pod\n", head + "profiles: 7\n",
+		head + "parallelism: 1\nparallelism: 2\n"} {
 		if _, _, err := Parse([]byte(text)); err == nil {
 			t.Errorf("%q: accepted", text)
 		}
@@ -138,7 +153,8 @@ func TestNotAConfiguration(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	cost.Attack(f, []byte(head+"profiles: [{schedulerName: a, plugins: {score: {disabled: [{name: '*'}]}}}]\n"))
-	cost.Attack(f, []byte(head+"profiles: [{pluginConfig: [{name: NodeResourcesFit, args: {scoringStrategy: {type: MostAllocated}}}]}]\n"))
+	cost.Attack(f, []byte(head+
+		"profiles: [{pluginConfig: [{name: NodeResourcesFit, args: {scoringStrategy: {type: MostAllocated}}}]}]\n"))
 	f.Add([]byte(cost.Aliases(head)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		defer cost.Spend(t, len(data))()
@@ -150,7 +166,8 @@ func FuzzParse(f *testing.F) {
 
 // TestCompat checks that nodes are sampled only if requested outside the file; a profile's value overrides the file's.
 func TestCompat(t *testing.T) {
-	c, warnings, err := Parse([]byte(`{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, parallelism: 4, percentageOfNodesToScore: 30, profiles: [{schedulerName: a}, {schedulerName: b, percentageOfNodesToScore: 70}]}`))
+	c, warnings,
+		err := Parse([]byte(`{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, parallelism: 4, percentageOfNodesToScore: 30, profiles: [{schedulerName: a}, {schedulerName: b, percentageOfNodesToScore: 70}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +175,8 @@ func TestCompat(t *testing.T) {
 		t.Errorf("unasked: %v, %+v", warnings, c.Profiles)
 	}
 	warnings = c.Compat(warnings)
-	if len(warnings) != 1 || c.Profiles[0].Sample != (scheduler.Sample{On: true, Percent: 30}) || c.Profiles[1].Sample != (scheduler.Sample{On: true, Percent: 70}) {
+	if len(warnings) != 1 || c.Profiles[0].Sample != (scheduler.Sample{On: true, Percent: 30}) ||
+		c.Profiles[1].Sample != (scheduler.Sample{On: true, Percent: 70}) {
 		t.Errorf("asked: %v, %+v %+v", warnings, c.Profiles[0].Sample, c.Profiles[1].Sample)
 	}
 }
@@ -166,10 +184,12 @@ func TestCompat(t *testing.T) {
 // TestVolumeBindingArgs checks the timeout of volumes, and that an alpha field is refused.
 func TestVolumeBindingArgs(t *testing.T) {
 	parse := func(args, plugins string) (*Config, error) {
-		c, _, err := Parse([]byte(`{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, profiles: [{plugins: {` + plugins + `}, pluginConfig: [{name: VolumeBinding, args: {` + args + `}}]}]}`))
+		c, _,
+			err := Parse([]byte(`{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, profiles: [{plugins: {` + plugins + `}, pluginConfig: [{name: VolumeBinding, args: {` + args + `}}]}]}`))
 		return c, err
 	}
-	for args, want := range map[string]time.Duration{"": 600 * time.Second, "bindTimeoutSeconds: 30": 30 * time.Second, "bindTimeoutSeconds: 0": 1} {
+	for args, want := range map[string]time.Duration{"": 600 * time.Second, "bindTimeoutSeconds: 30": 30 * time.Second,
+		"bindTimeoutSeconds: 0": 1} {
 		c, err := parse(args, "")
 		if err != nil || c.Profiles[0].VolumeTimeout != want {
 			t.Errorf("%q: %+v, %v", args, c, err)
@@ -192,14 +212,16 @@ func TestVolumeBindingArgs(t *testing.T) {
 
 // TestShow checks that the configuration in effect is shown as upstream does, with defaults, and can be read again.
 func TestShow(t *testing.T) {
-	c, _, err := Parse([]byte(head + "podMaxBackoffSeconds: 60\nprofiles: [{schedulerName: a, pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 5}}]}]\n"))
+	c, _, err := Parse([]byte(head +
+		"podMaxBackoffSeconds: 60\nprofiles: [{schedulerName: a, pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 5}}]}]\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := httptest.NewRecorder()
 	c.ServeHTTP(w, nil)
 	for _, part := range []string{`{"componentconfig":{"kind":"KubeSchedulerConfiguration","apiVersion":"kubescheduler.config.k8s.io/v1"`, `"parallelism":16`,
-		`"podInitialBackoffSeconds":1,"podMaxBackoffSeconds":60`, `"schedulerName":"a"`, `"hardPodAffinityWeight":5`, `"enableProfiling":true`} {
+		`"podInitialBackoffSeconds":1,"podMaxBackoffSeconds":60`, `"schedulerName":"a"`, `"hardPodAffinityWeight":5`,
+		`"enableProfiling":true`} {
 		if !strings.Contains(w.Body.String(), part) {
 			t.Errorf("not shown: %s\n%s", part, w.Body)
 		}
@@ -222,14 +244,17 @@ func TestShow(t *testing.T) {
 // accepted.
 func TestNoDynamicResources(t *testing.T) {
 	for _, profile := range []string{
-		"plugins: {multiPoint: {enabled: [{name: DynamicResources}]}}", "plugins: {filter: {enabled: [{name: DynamicResources}]}}",
+		"plugins: {multiPoint: {enabled: [{name: DynamicResources}]}}",
+		"plugins: {filter: {enabled: [{name: DynamicResources}]}}",
 		"pluginConfig: [{name: DynamicResources, args: {}}]",
 	} {
-		if _, _, err := Parse([]byte(head + "profiles: [{" + profile + "}]\n")); err == nil || !strings.Contains(err.Error(), "DynamicResources: dynamic resource allocation is not supported") {
+		if _, _, err := Parse([]byte(head + "profiles: [{" + profile + "}]\n")); err == nil ||
+			!strings.Contains(err.Error(), "DynamicResources: dynamic resource allocation is not supported") {
 			t.Errorf("%s: %v", profile, err)
 		}
 	}
-	if _, _, err := Parse([]byte(head + "profiles: [{plugins: {multiPoint: {disabled: [{name: DynamicResources}]}}}]\n")); err != nil {
+	if _, _, err := Parse([]byte(head +
+		"profiles: [{plugins: {multiPoint: {disabled: [{name: DynamicResources}]}}}]\n")); err != nil {
 		t.Error(err)
 	}
 }

@@ -31,8 +31,10 @@ func compileExtenders(list []schedulerv1.Extender, c *Config, p *problems) {
 	for i := range list {
 		e, at := &list[i], fmt.Sprintf("extenders[%d]", i)
 		out := Extender{
-			URL: trimSlashes(e.URLPrefix), Filter: e.FilterVerb, Prioritize: e.PrioritizeVerb, Preempt: e.PreemptVerb, Bind: e.BindVerb,
-			Weight: e.Weight, Timeout: e.HTTPTimeout.Duration, NamesOnly: e.NodeCacheCapable, Ignorable: e.Ignorable, Manages: map[string]bool{},
+			URL: trimSlashes(e.URLPrefix), Filter: e.FilterVerb, Prioritize: e.PrioritizeVerb, Preempt: e.PreemptVerb,
+			Bind:   e.BindVerb,
+			Weight: e.Weight, Timeout: e.HTTPTimeout.Duration, NamesOnly: e.NodeCacheCapable, Ignorable: e.Ignorable,
+			Manages: map[string]bool{},
 		}
 		if u, err := url.Parse(e.URLPrefix); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 			p.add(at+".urlPrefix", "%.200q: want the URL of a server, http or https", e.URLPrefix)
@@ -57,7 +59,8 @@ func compileExtenders(list []schedulerv1.Extender, c *Config, p *problems) {
 		}
 		for j, r := range e.ManagedResources {
 			if other, twice := manager[r.Name]; twice || r.Name == "" {
-				p.add(fmt.Sprintf("%s.managedResources[%d].name", at, j), "%.200q: want the name of a resource that no other extender manages (extenders[%d] does)", r.Name, other)
+				p.add(fmt.Sprintf("%s.managedResources[%d].name", at, j),
+					"%.200q: want the name of a resource that no other extender manages (extenders[%d] does)", r.Name, other)
 			}
 			manager[r.Name], out.Manages[r.Name] = i, true
 			if r.IgnoredByScheduler {
@@ -81,7 +84,8 @@ func trimSlashes(s string) string {
 // upstream.
 func extenderTLS(e *schedulerv1.Extender) (out rest.TLSClientConfig) {
 	if t := e.TLSConfig; t != nil {
-		out = rest.TLSClientConfig{Insecure: t.Insecure, ServerName: t.ServerName, CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile,
+		out = rest.TLSClientConfig{Insecure: t.Insecure, ServerName: t.ServerName, CertFile: t.CertFile, KeyFile: t.KeyFile,
+			CAFile:   t.CAFile,
 			CertData: t.CertData, KeyData: t.KeyData, CAData: t.CAData}
 	}
 	if e.EnableHTTPS && out.CAFile == "" && len(out.CAData) == 0 {

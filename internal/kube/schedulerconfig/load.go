@@ -67,7 +67,8 @@ func Load(path string) (*Config, []string, error) {
 // Parse reads a configuration from YAML or JSON.
 func Parse(data []byte) (*Config, []string, error) {
 	var p problems
-	file, has := configfile.Decode[schedulerv1.KubeSchedulerConfiguration](data, apiVersion, kind, (*configfile.Problems)(&p))
+	file, has := configfile.Decode[schedulerv1.KubeSchedulerConfiguration](data, apiVersion, kind,
+		(*configfile.Problems)(&p))
 	if file == nil {
 		return nil, nil, p.err()
 	}

@@ -205,7 +205,8 @@ func checkRepetition(path string, file *schedulerv1.Plugins, out *scheduler.Prof
 			for _, name := range names {
 				again := slices.ContainsFunc(at.set.Enabled, func(e schedulerv1.Plugin) bool { return e.Name == name })
 				if at.rules(name) && !again {
-					p.add(fmt.Sprintf("%s.%s.disabled[%d]", path, at.name, i), "%s: the plugin's %s cannot work without it: disable both, or neither", name, at.main)
+					p.add(fmt.Sprintf("%s.%s.disabled[%d]", path, at.name, i),
+						"%s: the plugin's %s cannot work without it: disable both, or neither", name, at.main)
 				}
 			}
 		}

@@ -60,7 +60,8 @@ func (k *KeyPair) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(k.CertFile, k.KeyFile)
 	if err != nil {
 		if k.good != nil {
-			slog.Warn("serving certificate changed and cannot be loaded; the previous one stays in use", "cert", k.CertFile, "key", k.KeyFile, "err", err)
+			slog.Warn("serving certificate changed and cannot be loaded; the previous one stays in use", "cert", k.CertFile,
+				"key", k.KeyFile, "err", err)
 			return k.good, nil
 		}
 		return nil, fmt.Errorf("load serving certificate: %s, key %s: %w", k.CertFile, k.KeyFile, err)
@@ -83,7 +84,8 @@ func SelfSigned(names []string) (certPEM, keyPEM []byte, err error) {
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: fmt.Sprintf("%s@%d", names[0], now.Unix())},
 		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(selfSignedLife), // an hour for clocks that differ
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true,
 	}
 	for _, name := range names {
 		if ip := net.ParseIP(name); ip != nil {
@@ -100,5 +102,6 @@ func SelfSigned(names []string) (certPEM, keyPEM []byte, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("make self-signed serving certificate: %w", err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), nil
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
+		Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), nil
 }

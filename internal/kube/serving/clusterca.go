@@ -38,7 +38,8 @@ func (c *ClusterCA) Pool() *x509.CertPool { return c.pool.Load() }
 func (c *ClusterCA) Read(ctx context.Context, client *kube.Client) error {
 	var m corev1.ConfigMap
 	if err := client.Get(ctx, kube.ConfigMaps, metav1.NamespaceSystem, clusterCAName, &m); err != nil {
-		return fmt.Errorf("read the CA of client certificates: configmap %s/%s: %w", metav1.NamespaceSystem, clusterCAName, err)
+		return fmt.Errorf("read the CA of client certificates: configmap %s/%s: %w", metav1.NamespaceSystem, clusterCAName,
+			err)
 	}
 	pool := x509.NewCertPool()
 	if pem := m.Data[clusterCAKey]; !pool.AppendCertsFromPEM([]byte(pem)) {

@@ -44,7 +44,8 @@ func TestClusterCA(t *testing.T) {
 		t.Errorf("%v, %v", ca.Pool(), err)
 	}
 	text = "nonsense"
-	if err := ca.Read(t.Context(), client); err == nil || !strings.Contains(err.Error(), "no PEM certificate") || ca.Pool() == nil {
+	if err := ca.Read(t.Context(), client); err == nil || !strings.Contains(err.Error(), "no PEM certificate") ||
+		ca.Pool() == nil {
 		t.Errorf("%v, %v", ca.Pool(), err)
 	}
 }

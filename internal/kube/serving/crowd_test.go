@@ -89,7 +89,8 @@ func TestCrowd(t *testing.T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.open != 2 || c.strangers.Len() != 0 || c.idle.Len() != 0 {
-		t.Errorf("%d are open, %d of them strangers and %d idle, want the two that are busy", c.open, c.strangers.Len(), c.idle.Len())
+		t.Errorf("%d are open, %d of them strangers and %d idle, want the two that are busy", c.open, c.strangers.Len(),
+			c.idle.Len())
 	}
 }
 

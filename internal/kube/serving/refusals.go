@@ -38,7 +38,8 @@ func (l *Refusals) Log(r *http.Request, status int, user string, err error) {
 	if log == nil {
 		log = slog.Default()
 	}
-	log.Info("request refused", "status", status, "method", Brief(r.Method), "path", Brief(r.URL.Path), "user", Brief(user),
+	log.Info("request refused", "status", status, "method", Brief(r.Method), "path", Brief(r.URL.Path), "user",
+		Brief(user),
 		"from", r.RemoteAddr, "err", Brief(err.Error()), "unsaid", l.unsaid.Swap(0))
 }
 

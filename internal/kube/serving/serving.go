@@ -40,13 +40,15 @@ type Options struct {
 	KeyFile     string // --tls-private-key-file
 	ClientCA    string // --client-ca-file; empty: no client certificates
 
-	TLS         TLS
-	ClusterCA   *ClusterCA // the CA of client certificates when there is no ClientCA; nil: none is accepted
-	AlwaysAllow []string   // --authorization-always-allow-paths; a "*" at the end stands for all paths below; nil: AlwaysAllowDefault
+	TLS       TLS
+	ClusterCA *ClusterCA // the CA of client certificates when there is no ClientCA; nil: none is accepted
+	// --authorization-always-allow-paths; a "*" at the end stands for all paths below; nil: AlwaysAllowDefault
+	AlwaysAllow []string
 
-	API                         authn.Reviewer // for TokenReviews and SubjectAccessReviews
-	AccessAPI                   authn.Reviewer // for SubjectAccessReviews; nil: API
-	TokenTTL, AllowTTL, DenyTTL time.Duration  // how long answers are cached; zero: upstream's 10 s; below zero: not at all
+	API       authn.Reviewer // for TokenReviews and SubjectAccessReviews
+	AccessAPI authn.Reviewer // for SubjectAccessReviews; nil: API
+	// how long answers are cached; zero: upstream's 10 s; below zero: not at all
+	TokenTTL, AllowTTL, DenyTTL time.Duration
 
 	Registry          *prometheus.Registry
 	Well, Live, Ready []Check                 // for /healthz, /livez and /readyz
@@ -83,7 +85,8 @@ func (o Options) Check() error {
 		errs = append(errs, err)
 	}
 	if (o.CertFile == "") != (o.KeyFile == "") {
-		errs = append(errs, fmt.Errorf("--tls-cert-file %q and --tls-private-key-file %q: set both or neither", o.CertFile, o.KeyFile))
+		errs = append(errs, fmt.Errorf("--tls-cert-file %q and --tls-private-key-file %q: set both or neither", o.CertFile,
+			o.KeyFile))
 	}
 	return errors.Join(errs...)
 }

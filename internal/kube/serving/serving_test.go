@@ -31,10 +31,12 @@ func (api) Create(_ context.Context, _ kube.Kind, _, _ string, obj, out runtime.
 	switch review := obj.(type) {
 	case *authenticationv1.TokenReview:
 		ok := review.Spec.Token == "good" || review.Spec.Token == "poor"
-		out.(*authenticationv1.TokenReview).Status = authenticationv1.TokenReviewStatus{Authenticated: ok, User: authenticationv1.UserInfo{Username: review.Spec.Token}}
+		out.(*authenticationv1.TokenReview).Status = authenticationv1.TokenReviewStatus{Authenticated: ok,
+			User: authenticationv1.UserInfo{Username: review.Spec.Token}}
 	case *authorizationv1.SubjectAccessReview:
 		path := review.Spec.NonResourceAttributes
-		out.(*authorizationv1.SubjectAccessReview).Status.Allowed = review.Spec.User == "good" && path != nil && path.Path == "/metrics" && path.Verb == "get"
+		out.(*authorizationv1.SubjectAccessReview).Status.Allowed = review.Spec.User == "good" && path != nil &&
+			path.Path == "/metrics" && path.Verb == "get"
 	}
 	return nil
 }
@@ -52,15 +54,20 @@ func TestServer(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Run(ctx, Options{BindAddress: "127.0.0.1", Port: port, API: api{}, Registry: registry, Well: []Check{{"loop", func() error {
-			if ill.Load() {
-				return errors.New("the loop stands still")
-			}
-			return nil
-		}}}, Ready: []Check{{"lists", func() error { return nil }}}, AlwaysAllow: append(AlwaysAllowDefault, "/open/*"),
-			Handlers: map[string]http.Handler{"GET /open/here": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })}})
+		ended <- Run(ctx, Options{BindAddress: "127.0.0.1", Port: port, API: api{}, Registry: registry,
+			Well: []Check{{"loop", func() error {
+				if ill.Load() {
+					return errors.New("the loop stands still")
+				}
+				return nil
+			}}}, Ready: []Check{{"lists", func() error { return nil }}}, AlwaysAllow: append(AlwaysAllowDefault, "/open/*"),
+			Handlers: map[string]http.Handler{"GET /open/here": http.HandlerFunc(func(w http.ResponseWriter,
+				_ *http.Request) {
+				fmt.Fprint(w, "hello")
+			})}})
 	}()
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // its certificate is self-signed
+	// its certificate is self-signed
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	ask := func(path, token string) (int, string) {
 		for {
 			r, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", port, path), nil)
@@ -93,8 +100,10 @@ func TestServer(t *testing.T) {
 		body        string
 	}{
 		{"/healthz", "", 200, "ok"}, {"/readyz", "", 200, "ok"}, {"/livez", "bad", 200, "ok"},
-		{"/metrics", "good", 200, "things_total 0"}, {"/metrics", "poor", 403, "path=/metrics"}, {"/metrics", "", 401, "Unauthorized"},
-		{"/readyz?verbose", "", 200, "[+]lists ok\nreadyz check passed"}, {"/readyz/lists", "good", 403, "path=/readyz/lists"},
+		{"/metrics", "good", 200, "things_total 0"}, {"/metrics", "poor", 403, "path=/metrics"}, {"/metrics", "", 401,
+			"Unauthorized"},
+		{"/readyz?verbose", "", 200, "[+]lists ok\nreadyz check passed"}, {"/readyz/lists", "good", 403,
+			"path=/readyz/lists"},
 		{"/readyz?verbose&exclude=lists", "", 200, "[+]lists excluded: ok"}, {"/open/here", "", 200, "hello"},
 		{"/metrics", "bad", 401, "Unauthorized"}, {"/debug/pprof/", "good", 403, "Forbidden"},
 	} {
@@ -103,7 +112,8 @@ func TestServer(t *testing.T) {
 		}
 	}
 	ill.Store(true)
-	if status, body := ask("/healthz", ""); status != 500 || !strings.Contains(body, "[-]loop failed: the loop stands still\nhealthz check failed") {
+	if status, body := ask("/healthz", ""); status != 500 ||
+		!strings.Contains(body, "[-]loop failed: the loop stands still\nhealthz check failed") {
 		t.Errorf("ill: %d %s", status, body)
 	}
 	cancel()
@@ -141,8 +151,10 @@ func TestRotation(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	err := Options{BindAddress: "here", Port: 70000, CertFile: "x", TLS: TLS{MinVersion: "1", CipherSuites: []string{"X"}, Curves: []int32{-1}}}.Check()
-	for _, flag := range []string{"--bind-address", "--secure-port", "--tls-private-key-file", "--tls-min-version", "--tls-cipher-suites", "--tls-curve-preferences"} {
+	err := Options{BindAddress: "here", Port: 70000, CertFile: "x", TLS: TLS{MinVersion: "1", CipherSuites: []string{"X"},
+		Curves: []int32{-1}}}.Check()
+	for _, flag := range []string{"--bind-address", "--secure-port", "--tls-private-key-file", "--tls-min-version",
+		"--tls-cipher-suites", "--tls-curve-preferences"} {
 		if err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("%s is not named in: %v", flag, err)
 		}

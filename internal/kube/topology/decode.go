@@ -27,7 +27,8 @@ const (
 	cpusMax      = 4096
 	nodesMax     = 128
 	resourcesMax = 256
-	ownedCPUsMax = 16 * cpusMax // assigned to all containers together; more than cpusMax, because containers of one pod can share CPUs
+	// assigned to all containers together; more than cpusMax, because containers of one pod can share CPUs
+	ownedCPUsMax = 16 * cpusMax
 )
 
 // Node is the content of an object. The caller may modify State.
@@ -82,7 +83,8 @@ func decode(o *Object, known func(described string) *numa.Layout) (*Node, error)
 	var p problems
 	said := map[string]string{}
 	described := ""
-	for _, name := range []string{attributePolicy, attributeScope, attributeMachine, attributeConfig, attributePlugins, attributePods} {
+	for _, name := range []string{attributePolicy, attributeScope, attributeMachine, attributeConfig, attributePlugins,
+		attributePods} {
 		value, ok := o.Attribute(name)
 		if !ok {
 			p.add(name, "is missing")
@@ -164,7 +166,8 @@ func checkSize(text string, p *problems) {
 		}
 	}
 	if nodes := len(size.Spec.NUMANodes); cpus > cpusMax || nodes > nodesMax {
-		p.add(attributeMachine, fmt.Sprintf("%d CPUs and %d NUMA nodes: at most %d and %d are read", cpus, nodes, cpusMax, nodesMax))
+		p.add(attributeMachine, fmt.Sprintf("%d CPUs and %d NUMA nodes: at most %d and %d are read", cpus, nodes, cpusMax,
+			nodesMax))
 	}
 }
 

@@ -83,7 +83,8 @@ func (e *Encoder) Encode(s *numa.State) *Object {
 			pods = append(pods, w)
 		}
 	}
-	o.Attributes = append(slices.Clone(e.fixed), Attribute{attributePlugins, text(plugins)}, Attribute{attributePods, text(pods)})
+	o.Attributes = append(slices.Clone(e.fixed), Attribute{attributePlugins, text(plugins)}, Attribute{attributePods,
+		text(pods)})
 	return o
 }
 
@@ -114,7 +115,8 @@ func (e *Encoder) zone(n machine.NUMANode, whole, free numa.NodeFree, devices []
 	count := func(name string, capacity, allocatable, available int64, form resource.Format) {
 		if capacity > 0 {
 			z.Resources = append(z.Resources, ResourceInfo{Name: name,
-				Capacity: *resource.NewQuantity(capacity, form), Allocatable: *resource.NewQuantity(allocatable, form), Available: *resource.NewQuantity(available, form)})
+				Capacity: *resource.NewQuantity(capacity, form), Allocatable: *resource.NewQuantity(allocatable,
+					form), Available: *resource.NewQuantity(available, form)})
 		}
 	}
 	count("cpu", int64(n.CPUs.Len()), int64(whole.CPUs.Len()), int64(free.CPUs.Len()), resource.DecimalSI)
@@ -144,7 +146,8 @@ func (e *Encoder) devices(s *numa.State) []nearby {
 	}
 	var out []nearby
 	for _, p := range s.Plugins() {
-		n := nearby{resource: p.Resource, all: map[machine.NUMAID]int64{}, healthy: map[machine.NUMAID]int64{}, free: map[machine.NUMAID]int64{}}
+		n := nearby{resource: p.Resource, all: map[machine.NUMAID]int64{}, healthy: map[machine.NUMAID]int64{},
+			free: map[machine.NUMAID]int64{}}
 		for _, d := range devicesOf(p) {
 			_, isFree := slices.BinarySearch(free[p.Resource], d.ID)
 			for _, node := range slices.Compact(slices.Sorted(slices.Values(d.Nodes))) {

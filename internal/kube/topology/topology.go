@@ -115,7 +115,8 @@ func (o *Object) DeepCopy() *Object {
 		resources := z.Resources
 		z.Resources = nil
 		for _, r := range resources {
-			z.Resources = append(z.Resources, ResourceInfo{Name: r.Name, Capacity: r.Capacity.DeepCopy(), Allocatable: r.Allocatable.DeepCopy(), Available: r.Available.DeepCopy()})
+			z.Resources = append(z.Resources, ResourceInfo{Name: r.Name, Capacity: r.Capacity.DeepCopy(),
+				Allocatable: r.Allocatable.DeepCopy(), Available: r.Available.DeepCopy()})
 		}
 		out.Zones = append(out.Zones, z)
 	}

@@ -37,10 +37,12 @@ func newWorld(t *testing.T, rng *rand.Rand) *world {
 			Static: rng.IntN(8) > 0, ReservedCount: 1, FullPCPUsOnly: rng.IntN(4) == 0, StrictReservation: rng.IntN(2) == 0,
 			DistributeNUMA: rng.IntN(4) == 0,
 		},
-		Topology: numa.TopologyConfig{Policy: numa.Policy(rng.IntN(4)), PodScope: rng.IntN(2) == 0, PreferClosest: rng.IntN(2) == 0},
+		Topology: numa.TopologyConfig{Policy: numa.Policy(rng.IntN(4)), PodScope: rng.IntN(2) == 0,
+			PreferClosest: rng.IntN(2) == 0},
 	}}
 	if rng.IntN(4) > 0 {
-		w.config.Memory = numa.MemoryConfig{Static: true, Reserved: map[machine.NUMAID]map[unit.Bytes]unit.Bytes{m.NUMANodes[0].ID: {0: unit.GiB}}}
+		w.config.Memory = numa.MemoryConfig{Static: true,
+			Reserved: map[machine.NUMAID]map[unit.Bytes]unit.Bytes{m.NUMANodes[0].ID: {0: unit.GiB}}}
 	}
 	if rng.IntN(2) == 0 {
 		w.config.CPU.Reserved = idset.Of(m.CPUs.Lowest())
@@ -63,7 +65,8 @@ func someMachine(rng *rand.Rand) machine.Machine {
 	m.NodeFS.Capacity = unit.GiB
 	id, cpu := machine.NUMAID(0), 0
 	for range 1 + rng.IntN(8) {
-		n := machine.NUMANode{ID: id, Memory: unit.Bytes(2+rng.IntN(6)) * unit.GiB, HugePages: map[unit.Bytes]int64{2 * unit.MiB: 256}}
+		n := machine.NUMANode{ID: id, Memory: unit.Bytes(2+rng.IntN(6)) * unit.GiB,
+			HugePages: map[unit.Bytes]int64{2 * unit.MiB: 256}}
 		if rng.IntN(6) > 0 || id == 0 {
 			for range 2 + 2*rng.IntN(4) {
 				n.CPUs = n.CPUs.Union(idset.Of(cpu))
@@ -193,7 +196,8 @@ func TestSameOffers(t *testing.T) {
 			}
 			before = n
 			if again := overTheWire(t, w.encoder.Encode(n.State)); !reflect.DeepEqual(again, read) {
-				t.Fatalf("seed %d history %d step %d: decoded and encoded again, it is another object:\n%+v\n%+v", seed, i, step, read, again)
+				t.Fatalf("seed %d history %d step %d: decoded and encoded again, it is another object:\n%+v\n%+v", seed, i, step,
+					read, again)
 			}
 			a, r := w.compare(n.State)
 			admitted, refused = admitted+a, refused+r
@@ -207,7 +211,8 @@ func TestSameOffers(t *testing.T) {
 // compare asks both states for the same pods; some of the admitted ones stay.
 func (w *world) compare(read *numa.State) (admitted, refused int) {
 	ours := w.state.Fork()
-	if !ours.SharedCPUs().Equal(read.SharedCPUs()) || !reflect.DeepEqual(ours.Free(), read.Free()) || !reflect.DeepEqual(ours.FreeDevices(), read.FreeDevices()) {
+	if !ours.SharedCPUs().Equal(read.SharedCPUs()) || !reflect.DeepEqual(ours.Free(), read.Free()) ||
+		!reflect.DeepEqual(ours.FreeDevices(), read.FreeDevices()) {
 		w.t.Fatalf("another state was read:\n%v %v\n%v %v", ours.Free(), ours.FreeDevices(), read.Free(), read.FreeDevices())
 	}
 	for range 8 {
@@ -220,13 +225,15 @@ func (w *world) compare(read *numa.State) (admitted, refused int) {
 		}
 		if refusal != nil {
 			refused++
-			if refusal.Message() != refusalRead.Message() || refusal.Reason != refusalRead.Reason || refusal.Waiting != refusalRead.Waiting {
+			if refusal.Message() != refusalRead.Message() || refusal.Reason != refusalRead.Reason ||
+				refusal.Waiting != refusalRead.Waiting {
 				w.t.Fatalf("pod %+v: refused as %q, after reading as %q", p, refusal.Message(), refusalRead.Message())
 			}
 			continue
 		}
 		admitted++
-		if !reflect.DeepEqual(offer.Assignment, offerRead.Assignment) || !reflect.DeepEqual(offer.Question, offerRead.Question) {
+		if !reflect.DeepEqual(offer.Assignment, offerRead.Assignment) ||
+			!reflect.DeepEqual(offer.Question, offerRead.Question) {
 			w.t.Fatalf("pod %+v: offered %+v, after reading %+v", p, offer.Assignment, offerRead.Assignment)
 		}
 		if w.rng.IntN(2) == 0 {
@@ -261,7 +268,8 @@ func overTheWire(t *testing.T, o *Object) *Object {
 func TestZones(t *testing.T) {
 	m := machine.Machine{
 		NUMANodes: []machine.NUMANode{
-			{ID: 0, CPUs: idset.Of(0, 1, 2, 3), Memory: 8 * unit.GiB, HugePages: map[unit.Bytes]int64{2 * unit.MiB: 512}, Distances: map[machine.NUMAID]int{0: 10, 2: 21}},
+			{ID: 0, CPUs: idset.Of(0, 1, 2, 3), Memory: 8 * unit.GiB, HugePages: map[unit.Bytes]int64{2 * unit.MiB: 512},
+				Distances: map[machine.NUMAID]int{0: 10, 2: 21}},
 			{ID: 2, CPUs: idset.Of(4, 5, 6, 7), Memory: 4 * unit.GiB, Distances: map[machine.NUMAID]int{0: 21, 2: 10}},
 		},
 		NodeFS: machine.Filesystem{Capacity: unit.GiB},
@@ -276,9 +284,11 @@ func TestZones(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := layout.NewState()
-	s.SetPlugin(numa.Plugin{Resource: gpu, Devices: []numa.Device{{ID: "a", Nodes: []machine.NUMAID{2}, Healthy: true}, {ID: "b", Nodes: []machine.NUMAID{2}}}})
+	s.SetPlugin(numa.Plugin{Resource: gpu, Devices: []numa.Device{{ID: "a", Nodes: []machine.NUMAID{2}, Healthy: true},
+		{ID: "b", Nodes: []machine.NUMAID{2}}}})
 	offer, refusal := s.Offer(numa.Pod{UID: "p", Guaranteed: true, Containers: []numa.Container{{
-		Name: "c", CPU: 2 * unit.CPU, Memory: []numa.MemoryRequest{{Bytes: unit.GiB}}, Devices: []numa.DeviceRequest{{Resource: gpu, Count: 1}},
+		Name: "c", CPU: 2 * unit.CPU, Memory: []numa.MemoryRequest{{Bytes: unit.GiB}},
+		Devices: []numa.DeviceRequest{{Resource: gpu, Count: 1}},
 	}}}, nil)
 	if refusal != nil {
 		t.Fatal(refusal.Message())
@@ -353,21 +363,27 @@ func TestBadObjects(t *testing.T) {
 		want   []string
 	}{
 		{short, []string{"node: plimsoll.dev/plugins: is missing; ", "plimsoll.dev/pods: is missing"}[1:]},
-		{with(Attribute{attributePolicy, "best"}, Attribute{attributeScope, "node"}, Attribute{attributeConfig, `{"memory":{"0":{"memory":-1}}}`}), []string{
+		{with(Attribute{attributePolicy, "best"}, Attribute{attributeScope, "node"}, Attribute{attributeConfig,
+			`{"memory":{"0":{"memory":-1}}}`}), []string{
 			`topologyManagerPolicy: "best": want one of none, best-effort, restricted, single-numa-node`,
 			`topologyManagerScope: "node": want container or pod`,
 			"plimsoll.dev/config: memory.0.memory: -1: want bytes of one of [hugepages-2Mi memory]",
 		}},
 		{with(Attribute{attributeMachine, `{"kind":"Machine"}`}), []string{"plimsoll.dev/machine: ", "apiVersion"}},
 		{with(Attribute{attributeConfig, `{"colour":1}`}), []string{`plimsoll.dev/config: json: unknown field "colour"`}},
-		{with(Attribute{attributeConfig, `{"cpu":{"options":["full"],"reserved":"9-"}}`}), []string{"cpu.options: \"full\" is not an option", "cpu.reserved: list \"9-\""}},
+		{with(Attribute{attributeConfig, `{"cpu":{"options":["full"],"reserved":"9-"}}`}),
+			[]string{"cpu.options: \"full\" is not an option", "cpu.reserved: list \"9-\""}},
 		{with(Attribute{attributePods, `[] []`}), []string{"plimsoll.dev/pods: something follows"}},
-		{with(Attribute{attributePods, `[{"uid":"","containers":[{"name":"c","cpus":"x","memory":[{"nodes":[0],"bytes":-1}]}]}]`}), []string{
+		{with(Attribute{attributePods,
+			`[{"uid":"","containers":[{"name":"c","cpus":"x","memory":[{"nodes":[0],"bytes":-1}]}]}]`}), []string{
 			"a pod without a UID", `container c: cpus: list "x"`, "-1 bytes in pages of 0",
 		}},
-		{with(Attribute{attributePods, `[{"uid":"a","containers":[{"name":"c","memory":[{"nodes":[0],"bytes":9223372036854775807},{"nodes":[0],"bytes":1}]}]}]`}), []string{"all together below 2^63"}},
-		{with(Attribute{attributePods, `[{"uid":"a","containers":[{"name":"c","cpus":"1000"}]}]`}), []string{"CPUs 1000: offline, reserved or assigned"}},
-		{with(Attribute{attributePlugins, `[{"resource":""},{"resource":""}]`}), []string{"a resource without a name", `resource "" is listed twice`}},
+		{with(Attribute{attributePods,
+			`[{"uid":"a","containers":[{"name":"c","memory":[{"nodes":[0],"bytes":9223372036854775807},{"nodes":[0],"bytes":1}]}]}]`}), []string{"all together below 2^63"}},
+		{with(Attribute{attributePods, `[{"uid":"a","containers":[{"name":"c","cpus":"1000"}]}]`}),
+			[]string{"CPUs 1000: offline, reserved or assigned"}},
+		{with(Attribute{attributePlugins, `[{"resource":""},{"resource":""}]`}), []string{"a resource without a name",
+			`resource "" is listed twice`}},
 	} {
 		_, err := Decode(c.object, nil)
 		for _, want := range c.want {
@@ -394,14 +410,16 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, policy, scope, machine, config, plugins, pods string) {
 		defer cost.Spend(t, len(policy)+len(scope)+len(machine)+len(config)+len(plugins)+len(pods))()
 		o := &Object{Attributes: []Attribute{
-			{attributePolicy, policy}, {attributeScope, scope}, {attributeMachine, machine}, {attributeConfig, config}, {attributePlugins, plugins}, {attributePods, pods},
+			{attributePolicy, policy}, {attributeScope, scope}, {attributeMachine, machine}, {attributeConfig,
+				config}, {attributePlugins, plugins}, {attributePods, pods},
 		}}
 		n, err := Decode(o, nil)
 		if err != nil {
 			return
 		}
 		offer, refusal := n.State.Offer(numa.Pod{UID: "new", Guaranteed: true, Containers: []numa.Container{{
-			Name: "c", CPU: unit.CPU, Memory: []numa.MemoryRequest{{Bytes: unit.MiB}}, Devices: []numa.DeviceRequest{{Resource: gpu, Count: 1}},
+			Name: "c", CPU: unit.CPU, Memory: []numa.MemoryRequest{{Bytes: unit.MiB}},
+			Devices: []numa.DeviceRequest{{Resource: gpu, Count: 1}},
 		}}}, nil)
 		if refusal != nil {
 			if refusal.Message() == "" {

@@ -33,8 +33,9 @@ const (
 
 // wireConfig is a numa.Config without what the usual attributes contain.
 type wireConfig struct {
-	CPU           *wireCPU                            `json:"cpu,omitempty"`    // nil: not static
-	Memory        map[machine.NUMAID]map[string]int64 `json:"memory,omitempty"` // reserved bytes by node and resource; nil: not static
+	CPU *wireCPU `json:"cpu,omitempty"` // nil: not static
+	// reserved bytes by node and resource; nil: not static
+	Memory        map[machine.NUMAID]map[string]int64 `json:"memory,omitempty"`
 	PreferClosest bool                                `json:"preferClosest,omitempty"`
 }
 
@@ -139,7 +140,8 @@ func (w wireConfig) config(m machine.Machine, p *problems) numa.Config {
 		for name, amount := range amounts {
 			size, ok := names[name]
 			if !ok || amount < 0 {
-				p.add(fmt.Sprintf("%s: memory.%d.%.80s", attributeConfig, node, name), fmt.Sprintf("%d: want bytes of one of %v", amount, slices.Sorted(maps.Keys(names))))
+				p.add(fmt.Sprintf("%s: memory.%d.%.80s", attributeConfig, node, name), fmt.Sprintf("%d: want bytes of one of %v",
+					amount, slices.Sorted(maps.Keys(names))))
 				continue
 			}
 			out.Memory.Reserved[node][size] = unit.Bytes(amount)
@@ -150,14 +152,20 @@ func (w wireConfig) config(m machine.Machine, p *problems) numa.Config {
 
 // devicesOf returns a plugin's devices by id. Of devices with the same id the first one counts, as in package numa.
 func devicesOf(plugin numa.Plugin) []numa.Device {
-	devices := slices.SortedStableFunc(slices.Values(plugin.Devices), func(a, b numa.Device) int { return cmp.Compare(a.ID, b.ID) })
+	devices := slices.SortedStableFunc(slices.Values(plugin.Devices), func(a, b numa.Device) int {
+		return cmp.Compare(a.ID,
+			b.ID)
+	})
 	return slices.CompactFunc(devices, func(a, b numa.Device) bool { return a.ID == b.ID })
 }
 
 func pluginToWire(plugin numa.Plugin) wirePlugin {
 	out := wirePlugin{Resource: plugin.Resource, Gone: plugin.Gone, Prefers: plugin.Prefers}
 	for _, d := range devicesOf(plugin) {
-		same := slices.IndexFunc(out.Devices, func(w wireDevices) bool { return w.Unhealthy == !d.Healthy && slices.Equal(w.Nodes, d.Nodes) })
+		same := slices.IndexFunc(out.Devices, func(w wireDevices) bool {
+			return w.Unhealthy == !d.Healthy &&
+				slices.Equal(w.Nodes, d.Nodes)
+		})
 		if same < 0 {
 			same = len(out.Devices)
 			out.Devices = append(out.Devices, wireDevices{Nodes: d.Nodes, Unhealthy: !d.Healthy})
@@ -232,13 +240,15 @@ func (w wirePod) assignment(t *totals, p *problems) numa.Assignment {
 			p.add(at+": cpus", err.Error())
 		}
 		if !t.note(cpus.Len(), c.Devices) {
-			p.add(at, fmt.Sprintf("all pods together have more than %d CPUs or %d resources assigned", ownedCPUsMax, resourcesMax))
+			p.add(at, fmt.Sprintf("all pods together have more than %d CPUs or %d resources assigned", ownedCPUsMax,
+				resourcesMax))
 			return out
 		}
 		h := numa.Assigned{Container: c.Name, Init: c.Init, Nodes: c.Nodes, Preferred: c.Preferred, CPUs: cpus}
 		for _, b := range c.Memory {
 			if b.Bytes < 0 || b.PageSize < 0 || t.bytes > math.MaxInt64-b.Bytes {
-				p.add(at+": memory", fmt.Sprintf("%d bytes in pages of %d: want a number of bytes, all together below 2^63", b.Bytes, b.PageSize))
+				p.add(at+": memory", fmt.Sprintf("%d bytes in pages of %d: want a number of bytes, all together below 2^63",
+					b.Bytes, b.PageSize))
 				continue
 			}
 			t.bytes += b.Bytes

@@ -24,18 +24,20 @@ func TestAdmissionNeeds(t *testing.T) {
 		pod  corev1.Pod
 		want string
 	}{
-		"nothing":      {corev1.Pod{}, ""},
-		"OS":           {corev1.Pod{Spec: corev1.PodSpec{OS: &corev1.PodOS{Name: corev1.Windows}}}, "os=windows"},
-		"OS label":     {corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{corev1.LabelOSStable: ""}}}, "label="},
+		"nothing": {corev1.Pod{}, ""},
+		"OS":      {corev1.Pod{Spec: corev1.PodSpec{OS: &corev1.PodOS{Name: corev1.Windows}}}, "os=windows"},
+		"OS label": {corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{corev1.LabelOSStable: ""}}},
+			"label="},
 		"host network": {corev1.Pod{Spec: corev1.PodSpec{HostNetwork: true}}, "net"},
 		"host IPC":     {corev1.Pod{Spec: corev1.PodSpec{HostIPC: true}}, "ipc"},
 		"strict": {corev1.Pod{Spec: corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{
 			SupplementalGroupsPolicy: &strict, Sysctls: []corev1.Sysctl{{Name: "net.core.x"}, {Name: "a"}},
 		}}}, "strict,net.core.x,a"},
-		"merge":                   {corev1.Pod{Spec: corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{SupplementalGroupsPolicy: &merge, AppArmorProfile: open}}}, ""},
-		"AppArmor of the pod":     {corev1.Pod{Spec: corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{AppArmorProfile: confined.AppArmorProfile}}}, "apparmor"},
-		"AppArmor of a container": {corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{}, {SecurityContext: confined}}}}, "apparmor"},
-		"AppArmor of an init":     {corev1.Pod{Spec: corev1.PodSpec{InitContainers: []corev1.Container{{SecurityContext: confined}}}}, "apparmor"},
+		"merge":               {corev1.Pod{Spec: corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{SupplementalGroupsPolicy: &merge, AppArmorProfile: open}}}, ""},
+		"AppArmor of the pod": {corev1.Pod{Spec: corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{AppArmorProfile: confined.AppArmorProfile}}}, "apparmor"},
+		"AppArmor of a container": {corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{},
+			{SecurityContext: confined}}}}, "apparmor"},
+		"AppArmor of an init": {corev1.Pod{Spec: corev1.PodSpec{InitContainers: []corev1.Container{{SecurityContext: confined}}}}, "apparmor"},
 		"AppArmor of an ephemeral": {corev1.Pod{Spec: corev1.PodSpec{EphemeralContainers: []corev1.EphemeralContainer{{
 			EphemeralContainerCommon: corev1.EphemeralContainerCommon{SecurityContext: confined},
 		}}}}, "apparmor"},

@@ -13,15 +13,22 @@ func TestNodeConditions(t *testing.T) {
 	disk := corev1.NodeDiskPressure
 	pid := corev1.NodePIDPressure
 	for want, c := range map[string]corev1.NodeCondition{
-		"MemoryPressure=False KubeletHasSufficientMemory: kubelet has sufficient memory available":    NodePressure(memory, false),
-		"MemoryPressure=True KubeletHasInsufficientMemory: kubelet has insufficient memory available": NodePressure(memory, true),
-		"DiskPressure=False KubeletHasNoDiskPressure: kubelet has no disk pressure":                   NodePressure(disk, false),
-		"DiskPressure=True KubeletHasDiskPressure: kubelet has disk pressure":                         NodePressure(disk, true),
-		"PIDPressure=False KubeletHasSufficientPID: kubelet has sufficient PID available":             NodePressure(pid, false),
-		"PIDPressure=True KubeletHasInsufficientPID: kubelet has insufficient PID available":          NodePressure(pid, true),
-		"Ready=True KubeletReady: kubelet is posting ready status":                                    NodeReady(),
-		"Ready=False KubeletNotReady: a is down":                                                      NodeReady("a is down"),
-		"Ready=False KubeletNotReady: [a is down, b]":                                                 NodeReady("a is down", "b"),
+		"MemoryPressure=False KubeletHasSufficientMemory: kubelet has sufficient memory available": NodePressure(memory,
+			false),
+		"MemoryPressure=True KubeletHasInsufficientMemory: kubelet has insufficient memory available": NodePressure(memory,
+			true),
+		"DiskPressure=False KubeletHasNoDiskPressure: kubelet has no disk pressure": NodePressure(disk,
+			false),
+		"DiskPressure=True KubeletHasDiskPressure: kubelet has disk pressure": NodePressure(disk,
+			true),
+		"PIDPressure=False KubeletHasSufficientPID: kubelet has sufficient PID available": NodePressure(pid,
+			false),
+		"PIDPressure=True KubeletHasInsufficientPID: kubelet has insufficient PID available": NodePressure(pid,
+			true),
+		"Ready=True KubeletReady: kubelet is posting ready status": NodeReady(),
+		"Ready=False KubeletNotReady: a is down":                   NodeReady("a is down"),
+		"Ready=False KubeletNotReady: [a is down, b]": NodeReady("a is down",
+			"b"),
 	} {
 		if got := string(c.Type) + "=" + string(c.Status) + " " + c.Reason + ": " + c.Message; got != want {
 			t.Errorf("have %s\nwant %s", got, want)

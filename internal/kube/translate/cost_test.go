@@ -40,9 +40,12 @@ func FuzzSchedulerPod(f *testing.F) {
 
 // FuzzSchedulerNode: the cost of reading a node object is in proportion to its length.
 func FuzzSchedulerNode(f *testing.F) {
-	cost.Attack(f, []byte(`{"metadata":{"name":"n","labels":{"a":"b"},"annotations":{"c":"d"}},"spec":{"taints":[{"key":"a","effect":"NoExecute"}]}}`))
-	cost.Attack(f, []byte(`{"status":{"images":[{"names":["a:1"],"sizeBytes":5}],"allocatable":{"cpu":"1"},"conditions":[{"type":"Ready"}]}}`))
-	cost.Attack(f, []byte(`{"status":{"volumesAttached":[{"name":"v"}],"volumesInUse":["v"],"declaredFeatures":["F"],"addresses":[{"type":"a"}]}}`))
+	cost.Attack(f,
+		[]byte(`{"metadata":{"name":"n","labels":{"a":"b"},"annotations":{"c":"d"}},"spec":{"taints":[{"key":"a","effect":"NoExecute"}]}}`))
+	cost.Attack(f,
+		[]byte(`{"status":{"images":[{"names":["a:1"],"sizeBytes":5}],"allocatable":{"cpu":"1"},"conditions":[{"type":"Ready"}]}}`))
+	cost.Attack(f,
+		[]byte(`{"status":{"volumesAttached":[{"name":"v"}],"volumesInUse":["v"],"declaredFeatures":["F"],"addresses":[{"type":"a"}]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		defer cost.Spend(t, len(data))()
 		var node corev1.Node

@@ -24,22 +24,27 @@ func TestEvictionPod(t *testing.T) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{
 		Priority: &priority, TerminationGracePeriodSeconds: &grace,
 		InitContainers: []corev1.Container{{Name: "init", Resources: requests("500Mi")}},
-		Containers:     []corev1.Container{{Name: "a", Resources: requests("100Mi")}, {Name: "b", Resources: requests("200Mi")}, {Name: "none"}},
+		Containers: []corev1.Container{{Name: "a", Resources: requests("100Mi")},
+			{Name: "b", Resources: requests("200Mi")}, {Name: "none"}},
 		Volumes: []corev1.Volume{
 			{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &size}}},
-			{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: &size}}},
+			{Name: "memory",
+				VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory,
+					SizeLimit: &size}}},
 			{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{}}},
 			{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{}}},
 		},
 	}}
 	p := EvictionPod(pod)
-	if seven := unit.Of(7 * time.Second); p.MemoryRequest != 500*unit.MiB || p.Priority != 3 || p.Grace != seven || p.Critical || p.Used != nil {
+	if seven := unit.Of(7 * time.Second); p.MemoryRequest != 500*unit.MiB || p.Priority != 3 || p.Grace != seven ||
+		p.Critical || p.Used != nil {
 		t.Errorf("%+v", p)
 	}
 	if p.LevelMemory.IsSet() || p.StorageLimit.Value != 2<<30 {
 		t.Errorf("level %v, storage limit %v", p.LevelMemory, p.StorageLimit)
 	}
-	if len(p.Containers) != 4 || p.Containers[0].StorageLimit.IsSet() || p.Containers[2].MemoryRequest.Text != "200Mi" || p.Containers[3].MemoryRequest.String() != "0" {
+	if len(p.Containers) != 4 || p.Containers[0].StorageLimit.IsSet() || p.Containers[2].MemoryRequest.Text != "200Mi" ||
+		p.Containers[3].MemoryRequest.String() != "0" {
 		t.Errorf("containers %+v", p.Containers)
 	}
 	for i, want := range []eviction.Volume{

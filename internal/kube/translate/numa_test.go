@@ -16,7 +16,8 @@ import (
 )
 
 func TestBerth(t *testing.T) {
-	berth := numa.Berth{{Container: "main", CPUs: idset.Of(2, 3, 6), Nodes: []machine.NUMAID{0, 4}}, {Container: "side", Nodes: []machine.NUMAID{4}}}
+	berth := numa.Berth{{Container: "main", CPUs: idset.Of(2, 3, 6), Nodes: []machine.NUMAID{0, 4}}, {Container: "side",
+		Nodes: []machine.NUMAID{4}}}
 	text := BerthAnnotation(berth)
 	if text != `[{"name":"main","cpus":"2-3,6","nodes":[0,4]},{"name":"side","nodes":[4]}]` {
 		t.Errorf("a berth is written as %s", text)
@@ -43,14 +44,17 @@ func TestBerth(t *testing.T) {
 		t.Errorf("a bound pod's berth is %v, its class's %v", p.Berth, p.NUMA.Berth)
 	}
 	for _, text := range []string{
-		"", "x", `{}`, `[]`, `[{"name":"main","cpus":"3-2"}]`, `[{"name":"main","cpus":"-1"}]`, `[{"name":"main","nodes":["a"]}]`,
-		`[{"name":"main","nodes":[0,0]}]`, `[{"name":"main","nodes":[-1]}]`, `[{"name":"main","nodes":[1024]}]`, `[{"name":"other","cpus":"1"}]`,
+		"", "x", `{}`, `[]`, `[{"name":"main","cpus":"3-2"}]`, `[{"name":"main","cpus":"-1"}]`,
+		`[{"name":"main","nodes":["a"]}]`,
+		`[{"name":"main","nodes":[0,0]}]`, `[{"name":"main","nodes":[-1]}]`, `[{"name":"main","nodes":[1024]}]`,
+		`[{"name":"other","cpus":"1"}]`,
 	} {
 		if read := readBerth(text, berthPod); read != nil {
 			t.Errorf("%q is read as %v", text, read)
 		}
 	}
-	if read := readBerth(`[{"name":"main","cpus":"1"},{"name":"main","cpus":"2"}]`, berthPod); len(read) != 1 || !read[0].CPUs.Equal(idset.Of(1)) {
+	if read := readBerth(`[{"name":"main","cpus":"1"},{"name":"main","cpus":"2"}]`, berthPod); len(read) != 1 ||
+		!read[0].CPUs.Equal(idset.Of(1)) {
 		t.Errorf("a container that is there twice is read as %v", read)
 	}
 }
@@ -80,9 +84,10 @@ func TestBerthCost(t *testing.T) {
 	for name, text := range hostileBerths() {
 		t.Run(name, func(t *testing.T) {
 			// JSON of entries that say nothing costs 50 bytes of memory for each byte of text.
-			cost.Under(t, cost.Budget{Bytes: 64 << 10, BytesPerByte: 100, CPU: 5 * time.Millisecond, CPUPerByte: 500}, len(text), func() {
-				readBerth(text, berthPod)
-			})
+			cost.Under(t, cost.Budget{Bytes: 64 << 10, BytesPerByte: 100, CPU: 5 * time.Millisecond, CPUPerByte: 500}, len(text),
+				func() {
+					readBerth(text, berthPod)
+				})
 			if kept := readBerth(text, berthPod); len(kept) > 2 {
 				t.Errorf("%d entries are kept for a pod of two containers", len(kept))
 			}

@@ -28,7 +28,8 @@ func PodlifeSpec(pod *corev1.Pod) podlife.Spec {
 			kind = podlife.Sidecar
 		}
 		s.Containers = append(s.Containers, podlife.ContainerSpec{
-			Name: c.Name, Kind: kind, Policy: policy, Rules: exitRules(c), Hash: kubelethash.Container(c), Image: c.Image, Fixed: FixedResources(pod, c),
+			Name: c.Name, Kind: kind, Policy: policy, Rules: exitRules(c), Hash: kubelethash.Container(c), Image: c.Image,
+			Fixed:     FixedResources(pod, c),
 			PostStart: c.Lifecycle != nil && c.Lifecycle.PostStart != nil,
 			PreStop:   c.Lifecycle != nil && c.Lifecycle.PreStop != nil,
 		})

@@ -24,9 +24,11 @@ func podlifePod() *corev1.Pod {
 			RestartPolicy:                 corev1.RestartPolicyOnFailure,
 			TerminationGracePeriodSeconds: &grace,
 			ActiveDeadlineSeconds:         &deadline,
-			InitContainers:                []corev1.Container{{Name: "init", Image: "i:1"}, {Name: "side", Image: "s:1", RestartPolicy: &always}},
-			Containers:                    []corev1.Container{{Name: "zeta", Image: "z:1"}, {Name: "alpha", Image: "a:1", RestartPolicy: &always}},
-			ReadinessGates:                []corev1.PodReadinessGate{{ConditionType: "example.com/lb"}},
+			InitContainers: []corev1.Container{{Name: "init", Image: "i:1"}, {Name: "side", Image: "s:1",
+				RestartPolicy: &always}},
+			Containers: []corev1.Container{{Name: "zeta", Image: "z:1"}, {Name: "alpha", Image: "a:1",
+				RestartPolicy: &always}},
+			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: "example.com/lb"}},
 		},
 	}
 }
@@ -68,7 +70,8 @@ func TestPodlifeSpec(t *testing.T) {
 // TestExitRules: a rule of an unknown operator, or without codes, matches nothing.
 func TestExitRules(t *testing.T) {
 	codes := func(operator string, values ...int32) *corev1.ContainerRestartRuleOnExitCodes {
-		return &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOperator(operator), Values: values}
+		return &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOperator(operator),
+			Values: values}
 	}
 	pod := podlifePod()
 	pod.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{
@@ -91,7 +94,8 @@ func TestFixedResources(t *testing.T) {
 	if got := FixedResources(pod, &c); got != "" {
 		t.Errorf("without a policy: %q", got)
 	}
-	c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: "memory", RestartPolicy: corev1.RestartContainer}, {ResourceName: "cpu", RestartPolicy: corev1.NotRequired}}
+	c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: "memory", RestartPolicy: corev1.RestartContainer},
+		{ResourceName: "cpu", RestartPolicy: corev1.NotRequired}}
 	was := FixedResources(pod, &c)
 	c.Resources = requirements("cpu=2 memory=1024Mi", "cpu=3 memory=2048Mi")
 	if got := FixedResources(pod, &c); got != was {
@@ -101,7 +105,8 @@ func TestFixedResources(t *testing.T) {
 	if got := FixedResources(pod, &c); got == was {
 		t.Errorf("%q: memory changed", got)
 	}
-	c.Resources, pod.Spec.Resources = requirements("memory=1Gi", ""), &corev1.ResourceRequirements{Limits: amounts("memory=3Gi")}
+	c.Resources, pod.Spec.Resources = requirements("memory=1Gi",
+		""), &corev1.ResourceRequirements{Limits: amounts("memory=3Gi")}
 	was = FixedResources(pod, &c)
 	pod.Spec.Resources.Limits = amounts("memory=4Gi")
 	if got := FixedResources(pod, &c); got == was {

@@ -21,7 +21,8 @@ func TestPodResources(t *testing.T) {
 		always := corev1.ContainerRestartPolicyAlways
 		a := &corev1.Pod{}
 		a.Spec.InitContainers = []corev1.Container{{Name: "i"}}
-		a.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: list(), Limits: list()}}}
+		a.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: list(),
+			Limits: list()}}}
 		if r.IntN(4) == 0 {
 			a.Spec.Resources = &corev1.ResourceRequirements{Requests: list()}
 		}
@@ -52,7 +53,8 @@ func TestPodResources(t *testing.T) {
 				pod.Annotations = map[string]string{AnnotationSource: "file"}
 			case 9:
 				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
-					Name: "c", AllocatedResources: pod.Spec.Containers[0].Resources.Requests, Resources: &pod.Spec.Containers[0].Resources,
+					Name: "c", AllocatedResources: pod.Spec.Containers[0].Resources.Requests,
+					Resources: &pod.Spec.Containers[0].Resources,
 				}}
 			case 10:
 				pod.Status.Phase = corev1.PodRunning

@@ -12,13 +12,15 @@ import (
 func TestQoSPod(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways
 	list := func(cpu, memory string) corev1.ResourceList {
-		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu),
+			corev1.ResourceMemory: resource.MustParse(memory)}
 	}
 	pod := &corev1.Pod{
 		Spec: corev1.PodSpec{
 			Containers: []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{
-				Requests: corev1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi"), "example.com/gpu": resource.MustParse("1"), corev1.ResourceCPU: resource.MustParse("0")},
-				Limits:   list("500m", "128Mi"),
+				Requests: corev1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi"),
+					"example.com/gpu": resource.MustParse("1"), corev1.ResourceCPU: resource.MustParse("0")},
+				Limits: list("500m", "128Mi"),
 			}, RestartPolicy: &always}},
 			InitContainers: []corev1.Container{{Name: "side", RestartPolicy: &always}, {Name: "init"}},
 			Overhead:       list("10m", "1Mi"),

@@ -40,10 +40,13 @@ func TestSchedulerRequests(t *testing.T) {
 		scoreCPU    unit.MilliCPU
 		scoreMemory unit.Bytes
 	}{
-		{"nothing asked: counted in scores only", corev1.PodSpec{Containers: []corev1.Container{box("", "")}}, 0, 0, 100, 200 * unit.MiB},
-		{"containers add up", corev1.PodSpec{Containers: []corev1.Container{box("100m", "1Mi"), box("200m", "2Mi")}}, 300, 3 << 20, 300, 3 * unit.MiB},
+		{"nothing asked: counted in scores only", corev1.PodSpec{Containers: []corev1.Container{box("", "")}}, 0, 0, 100,
+			200 * unit.MiB},
+		{"containers add up", corev1.PodSpec{Containers: []corev1.Container{box("100m", "1Mi"), box("200m", "2Mi")}}, 300,
+			3 << 20, 300, 3 * unit.MiB},
 		{"the largest init container counts alone", corev1.PodSpec{
-			InitContainers: []corev1.Container{box("2", "1Mi"), box("1", "8Mi")}, Containers: []corev1.Container{box("500m", "4Mi")},
+			InitContainers: []corev1.Container{box("2", "1Mi"), box("1", "8Mi")}, Containers: []corev1.Container{box("500m",
+				"4Mi")},
 		}, 2000, 8 << 20, 2000, 8 * unit.MiB},
 		{"a sidecar runs beside both", corev1.PodSpec{
 			InitContainers: []corev1.Container{sidecar, box("1", "1Mi")}, Containers: []corev1.Container{box("500m", "4Mi")},
@@ -52,9 +55,11 @@ func TestSchedulerRequests(t *testing.T) {
 			Containers: []corev1.Container{box("1", "1Mi")}, Overhead: box("10m", "1Mi").Resources.Requests,
 		}, 1010, 2 << 20, 1010, 2 * unit.MiB},
 		{"pod-level resources in place of the sum, except in scores", corev1.PodSpec{
-			Containers: []corev1.Container{box("1", "1Mi")}, Resources: &corev1.ResourceRequirements{Requests: box("3", "").Resources.Requests},
+			Containers: []corev1.Container{box("1", "1Mi")}, Resources: &corev1.ResourceRequirements{Requests: box("3",
+				"").Resources.Requests},
 		}, 3000, 1 << 20, 1000, 1 * unit.MiB},
-		{"an absurd amount is bounded", corev1.PodSpec{Containers: []corev1.Container{box("9E", "9E")}}, amountMax, amountMax, amountMax, amountMax},
+		{"an absurd amount is bounded", corev1.PodSpec{Containers: []corev1.Container{box("9E", "9E")}}, amountMax, amountMax,
+			amountMax, amountMax},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := SchedulerPod(&corev1.Pod{Spec: c.spec})
@@ -83,14 +88,19 @@ func TestSchedulerTerms(t *testing.T) {
 	}{
 		{"in", corev1.NodeSelectorRequirement{Key: "k", Operator: "In", Values: []string{"a"}}, false, false},
 		{"in without values", corev1.NodeSelectorRequirement{Key: "k", Operator: "In"}, false, true},
-		{"exists with values", corev1.NodeSelectorRequirement{Key: "k", Operator: "Exists", Values: []string{"a"}}, false, true},
+		{"exists with values", corev1.NodeSelectorRequirement{Key: "k", Operator: "Exists", Values: []string{"a"}}, false,
+			true},
 		{"greater than text", corev1.NodeSelectorRequirement{Key: "k", Operator: "Gt", Values: []string{"x"}}, false, true},
-		{"greater than two numbers", corev1.NodeSelectorRequirement{Key: "k", Operator: "Gt", Values: []string{"1", "2"}}, false, true},
+		{"greater than two numbers", corev1.NodeSelectorRequirement{Key: "k", Operator: "Gt", Values: []string{"1", "2"}},
+			false, true},
 		{"unknown operator", corev1.NodeSelectorRequirement{Key: "k", Operator: "Near", Values: []string{"1"}}, false, true},
-		{"no label value", corev1.NodeSelectorRequirement{Key: "k", Operator: "In", Values: []string{"not a value!"}}, false, true},
+		{"no label value", corev1.NodeSelectorRequirement{Key: "k", Operator: "In", Values: []string{"not a value!"}}, false,
+			true},
 		{"name", corev1.NodeSelectorRequirement{Key: "metadata.name", Operator: "In", Values: []string{"n1"}}, true, false},
-		{"two names in one requirement", corev1.NodeSelectorRequirement{Key: "metadata.name", Operator: "In", Values: []string{"n1", "n2"}}, true, true},
-		{"other field", corev1.NodeSelectorRequirement{Key: "metadata.uid", Operator: "In", Values: []string{"n1"}}, true, true},
+		{"two names in one requirement", corev1.NodeSelectorRequirement{Key: "metadata.name", Operator: "In",
+			Values: []string{"n1", "n2"}}, true, true},
+		{"other field", corev1.NodeSelectorRequirement{Key: "metadata.uid", Operator: "In", Values: []string{"n1"}}, true,
+			true},
 	} {
 		term := &corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{c.r}}
 		if c.field {
@@ -107,7 +117,8 @@ func TestSchedulerIsStable(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}, Spec: corev1.PodSpec{
 		NodeSelector: map[string]string{"a": "1", "b": "2", "c": "3"},
 		Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
-			"cpu": resource.MustParse("1"), "memory": resource.MustParse("1"), "example.com/a": resource.MustParse("1"), "hugepages-2Mi": resource.MustParse("2Mi"),
+			"cpu": resource.MustParse("1"), "memory": resource.MustParse("1"), "example.com/a": resource.MustParse("1"),
+			"hugepages-2Mi": resource.MustParse("2Mi"),
 		}}}},
 	}}
 	first := SchedulerPod(pod)
@@ -145,7 +156,8 @@ func TestSchedulerFillsEveryField(t *testing.T) {
 	started, term := metav1.Unix(1, 0), &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	around := []corev1.PodAffinityTerm{{LabelSelector: term, TopologyKey: "zone"}}
 	drawn := []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: around[0]}}
-	zone := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpExists}}}
+	zone := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone",
+		Operator: corev1.NodeSelectorOpExists}}}
 	resources := corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")}
 	pending := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -154,7 +166,8 @@ func TestSchedulerFillsEveryField(t *testing.T) {
 			UID:               "u",
 			Labels:            map[string]string{"app": "web"},
 			DeletionTimestamp: &started,
-			OwnerReferences:   []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", Controller: &controls}},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "r",
+				Controller: &controls}},
 		},
 		Spec: corev1.PodSpec{
 			SchedulerName:    "mine",
@@ -172,7 +185,8 @@ func TestSchedulerFillsEveryField(t *testing.T) {
 			}},
 			Volumes: []corev1.Volume{
 				{Name: "nfs", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}},
-				{Name: "claim", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}},
+				{Name: "claim",
+					VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}},
 			},
 			Affinity: &corev1.Affinity{
 				NodeAffinity: &corev1.NodeAffinity{
@@ -188,12 +202,14 @@ func TestSchedulerFillsEveryField(t *testing.T) {
 					PreferredDuringSchedulingIgnoredDuringExecution: drawn,
 				},
 			},
-			TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: term}},
+			TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: "zone",
+				WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: term}},
 		},
 		Status: corev1.PodStatus{
 			NominatedNodeName: "n",
 			StartTime:         &started,
-			Conditions:        []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler}},
+			Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+				Reason: corev1.PodReasonPreemptionByScheduler}},
 		},
 	}
 	bound := pending.DeepCopy()
@@ -206,8 +222,10 @@ func TestSchedulerFillsEveryField(t *testing.T) {
 		}
 	}
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "a"}, Annotations: map[string]string{AnnotationLacks: "volumes.csi"}},
-		Spec:       corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "a"},
+			Annotations: map[string]string{AnnotationLacks: "volumes.csi"}},
+		Spec: corev1.NodeSpec{Unschedulable: true,
+			Taints: []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}},
 		Status: corev1.NodeStatus{
 			Allocatable:      corev1.ResourceList{"cpu": resource.MustParse("4"), "pods": resource.MustParse("110")},
 			Images:           []corev1.ContainerImage{{Names: []string{"example.com/image:1"}, SizeBytes: 1}},
@@ -228,21 +246,27 @@ func TestSchedulerFillsEveryField(t *testing.T) {
 // TestSchedulerBadPods: an invalid requirement keeps a pod pending and is named, or matches nothing; the translation
 // never panics, overflows or ignores it.
 func TestSchedulerBadPods(t *testing.T) {
-	broken := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near", Values: []string{"b"}}}}
+	broken := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near",
+		Values: []string{"b"}}}}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: "p", UID: "p"}, Spec: corev1.PodSpec{
-		Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("-5"), "memory": resource.MustParse("-9E")}}}},
+		Containers: []corev1.Container{{Name: "c",
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("-5"),
+				"memory": resource.MustParse("-9E")}}}},
 		Affinity: &corev1.Affinity{
 			NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
 				{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: "Beside", Values: []string{"a"}}}},
 			}}},
 			PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{LabelSelector: broken, TopologyKey: "zone"}}},
 		},
-		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: broken}},
+		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: "zone",
+			WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: broken}},
 	}}
 	p := scheduler.New(scheduler.Options{})
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "a"}}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
-		"cpu": resource.MustParse("9E"), "memory": resource.MustParse("-1Gi"), "pods": resource.MustParse("-3"), "example.com/x": resource.MustParse("9000000000000000000"),
-	}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "a"}},
+		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+			"cpu": resource.MustParse("9E"), "memory": resource.MustParse("-1Gi"), "pods": resource.MustParse("-3"),
+			"example.com/x": resource.MustParse("9000000000000000000"),
+		}}}
 	p.NodeSeen(1, SchedulerNode(node))
 	p.PodSeen(1, SchedulerPod(pod))
 	d, ok := p.Next(1)
@@ -276,7 +300,8 @@ func TestSchedulerBadPods(t *testing.T) {
 	for i := range 2000 {
 		pod.UID, pod.Name = types.UID(fmt.Sprint("big", i)), fmt.Sprint("big", i)
 		pod.Spec.NodeName = "n"
-		pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("9E"), "example.com/x": resource.MustParse("9000000000000000000")}
+		pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("9E"),
+			"example.com/x": resource.MustParse("9000000000000000000")}
 		p.PodSeen(2, SchedulerPod(pod))
 	}
 	pod.UID, pod.Spec.NodeName = "late", ""
@@ -305,14 +330,16 @@ func TestAgentLacks(t *testing.T) {
 			t.Errorf("%s: %d codes, want %d", name, len(got), c.want)
 		}
 	}
-	for version, want := range map[string]bool{"": false, "v1.36.3+plimsoll.0.9": false, "v1.36.3": true, "v1.36.3+hollow": true} {
+	for version, want := range map[string]bool{"": false, "v1.36.3+plimsoll.0.9": false, "v1.36.3": true,
+		"v1.36.3+hollow": true} {
 		node := &corev1.Node{Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{KubeletVersion: version}}}
 		if got := SchedulerNode(node).OtherAgent; got != want {
 			t.Errorf("version %q: another agent's: %v", version, got)
 		}
 	}
 	no := false
-	pod := &corev1.Pod{Spec: corev1.PodSpec{HostUsers: &no, Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}}}}}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{HostUsers: &no,
+		Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}}}}}
 	if got := SchedulerPod(pod).NeedsOfAgent; !slices.Equal(got, []string{"user-namespaces", "volumes.nfs"}) {
 		t.Errorf("a pod needs %v", got)
 	}

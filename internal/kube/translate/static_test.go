@@ -34,7 +34,8 @@ func TestIsStaticPod(t *testing.T) {
 // TestFromAPI: no pod of the API is static, whatever its annotation says. A pod without the annotation stays as it is.
 func TestFromAPI(t *testing.T) {
 	for _, annotations := range []map[string]string{
-		nil, {"a": "b"}, {"kubernetes.io/config.source": "api"}, {"kubernetes.io/config.source": "file", "a": "b"}, {"kubernetes.io/config.source": ""},
+		nil, {"a": "b"}, {"kubernetes.io/config.source": "api"}, {"kubernetes.io/config.source": "file",
+			"a": "b"}, {"kubernetes.io/config.source": ""},
 	} {
 		pod := &corev1.Pod{}
 		pod.Annotations = annotations

@@ -72,7 +72,8 @@ func schedulerDisk(v *corev1.Volume) *scheduler.Disk {
 		disk := v.GCEPersistentDisk
 		return &scheduler.Disk{Kind: "gcePersistentDisk", ID: disk.PDName, ReadOnly: disk.ReadOnly}
 	case v.AWSElasticBlockStore != nil:
-		return &scheduler.Disk{Kind: "awsElasticBlockStore", ID: v.AWSElasticBlockStore.VolumeID} // not shared even for reading
+		// not shared even for reading
+		return &scheduler.Disk{Kind: "awsElasticBlockStore", ID: v.AWSElasticBlockStore.VolumeID}
 	case v.ISCSI != nil:
 		return &scheduler.Disk{Kind: "iscsi", ID: v.ISCSI.IQN, ReadOnly: v.ISCSI.ReadOnly}
 	case v.RBD != nil:

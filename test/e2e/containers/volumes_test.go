@@ -37,7 +37,8 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	n := newNode(t)
-	n.run("up", "--detach", "--no-agent", "--node-name", nodeName, "--apiserver-port", strconv.Itoa(freeport.ForTest(t)), "--controller-manager-port", "0")
+	n.run("up", "--detach", "--no-agent", "--node-name", nodeName, "--apiserver-port", strconv.Itoa(freeport.ForTest(t)),
+		"--controller-manager-port", "0")
 	c := &cluster{t: t}
 	var err error
 	c.admin, err = kube.NewClient(kube.Options{Kubeconfig: filepath.Join(n.stateDir, "admin.kubeconfig"), QPS: -1})
@@ -45,7 +46,8 @@ func newCluster(t *testing.T) *cluster {
 	c.node, err = kube.NewClient(kube.Options{Kubeconfig: filepath.Join(n.stateDir, "pki/agent.kubeconfig"), QPS: -1})
 	must(t, err)
 	ctx := context.Background()
-	if err := c.node.Create(ctx, kube.Nodes, "", "", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}, &corev1.Node{}); err != nil && !apierrors.IsAlreadyExists(err) {
+	if err := c.node.Create(ctx, kube.Nodes, "", "", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}},
+		&corev1.Node{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "volume-test-"}}
@@ -88,7 +90,8 @@ func (c *cluster) bind(name string, volumes ...corev1.Volume) *corev1.Pod {
 	c.t.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: name},
-		Spec:       corev1.PodSpec{NodeName: nodeName, Containers: []corev1.Container{{Name: "c", Image: "none"}}, Volumes: volumes},
+		Spec: corev1.PodSpec{NodeName: nodeName, Containers: []corev1.Container{{Name: "c", Image: "none"}},
+			Volumes: volumes},
 	}
 	must(c.t, c.admin.Create(context.Background(), kube.Pods, c.namespace, "", pod, pod))
 	return pod
@@ -99,7 +102,9 @@ func (c *cluster) manager(ctx context.Context, root string) *volume.Manager {
 	c.t.Helper()
 	var k *volume.Manager
 	cache := objectcache.New(ctx, c.node, func(uid types.UID) { k.Changed(uid) })
-	k, err := volume.New(ctx, volume.Options{RootDir: root, ClusterDomain: "cluster.local", Objects: cache, Tokens: volume.KubeTokens(c.node), Claims: volume.KubeClaims(c.node), NodeLabels: func() map[string]string { return nil }, Allocatable: func() corev1.ResourceList { return nil }})
+	k, err := volume.New(ctx, volume.Options{RootDir: root, ClusterDomain: "cluster.local", Objects: cache,
+		Tokens: volume.KubeTokens(c.node), Claims: volume.KubeClaims(c.node),
+		NodeLabels: func() map[string]string { return nil }, Allocatable: func() corev1.ResourceList { return nil }})
 	must(c.t, err)
 	c.t.Cleanup(func() { _ = volume.UnmountAll(root) })
 	return k
@@ -119,7 +124,8 @@ func (c *cluster) flow() {
 	root := t.TempDir()
 	k := c.manager(ctx, root)
 
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: "s"}, Data: map[string][]byte{"k": []byte("1")}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: "s"},
+		Data: map[string][]byte{"k": []byte("1")}}
 	must(t, c.admin.Create(ctx, kube.Secrets, c.namespace, "", secret, secret))
 	pod := c.bind("p", volumeOf("s", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}))
 	began := time.Now()
@@ -134,13 +140,15 @@ func (c *cluster) flow() {
 	must(t, err)
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: string(token)}}
 	must(t, c.admin.Create(ctx, kube.TokenReviews, "", "", review, review))
-	if got := review.Status.User.Extra["authentication.kubernetes.io/pod-uid"]; !review.Status.Authenticated || len(got) != 1 || got[0] != string(pod.UID) {
+	if got := review.Status.User.Extra["authentication.kubernetes.io/pod-uid"]; !review.Status.Authenticated ||
+		len(got) != 1 || got[0] != string(pod.UID) {
 		t.Errorf("token review: %+v", review.Status)
 	}
 	if ns, err := os.ReadFile(filepath.Join(dir, "namespace")); err != nil || string(ns) != c.namespace {
 		t.Errorf("namespace: %q %v", ns, err)
 	}
-	if ca, err := os.ReadFile(filepath.Join(dir, "ca.crt")); err != nil || !strings.Contains(string(ca), "BEGIN CERTIFICATE") {
+	if ca, err := os.ReadFile(filepath.Join(dir, "ca.crt")); err != nil ||
+		!strings.Contains(string(ca), "BEGIN CERTIFICATE") {
 		t.Errorf("ca.crt: %.30q %v", ca, err)
 	}
 
@@ -157,18 +165,22 @@ func (c *cluster) flow() {
 	t.Logf("change visible after %v", time.Since(began).Round(time.Millisecond))
 
 	// An object is missing: SetUp says so, and succeeds when the object exists.
-	late := c.bind("late", volumeOf("cm", corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}))
-	if err := k.SetUp(ctx, late); err == nil || err.Error() != `MountVolume.SetUp failed for volume "cm" : configmap "cm" not found` {
+	late := c.bind("late", volumeOf("cm",
+		corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}))
+	if err := k.SetUp(ctx, late); err == nil ||
+		err.Error() != `MountVolume.SetUp failed for volume "cm" : configmap "cm" not found` {
 		t.Errorf("missing: %v", err)
 	}
-	must(t, c.admin.Create(ctx, kube.ConfigMaps, c.namespace, "", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "cm"}}, &corev1.ConfigMap{}))
+	must(t, c.admin.Create(ctx, kube.ConfigMaps, c.namespace, "",
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "cm"}}, &corev1.ConfigMap{}))
 	c.wait("the configMap", func() bool { return k.SetUp(ctx, late) == nil })
 
 	// A restarted agent uses the existing token and requests no new one.
 	asked := 0
 	k2 := c.manager(ctx, root)
 	inner := k2.Tokens
-	k2.Tokens = func(ctx context.Context, ns, sa string, r *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+	k2.Tokens = func(ctx context.Context, ns, sa string, r *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest,
+		error) {
 		asked++
 		return inner(ctx, ns, sa, r)
 	}

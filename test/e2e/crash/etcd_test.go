@@ -19,7 +19,8 @@ import (
 // external one, and leaves it running at `down`.
 func TestExternalEtcd(t *testing.T) {
 	t.Parallel()
-	client, peer := fmt.Sprintf("http://127.0.0.1:%d", freeport.ForTest(t)), fmt.Sprintf("http://127.0.0.1:%d", freeport.ForTest(t))
+	client, peer := fmt.Sprintf("http://127.0.0.1:%d", freeport.ForTest(t)), fmt.Sprintf("http://127.0.0.1:%d",
+		freeport.ForTest(t))
 	store := exec.Command(filepath.Join(filepath.Dir(rig.Binary(t)), "plimsoll-controlplane"), "etcd",
 		"--name=theirs", "--data-dir="+t.TempDir(), "--listen-client-urls="+client, "--advertise-client-urls="+client,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=theirs="+peer)

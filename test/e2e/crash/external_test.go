@@ -25,10 +25,11 @@ import (
 func TestExternalRuntime(t *testing.T) {
 	t.Parallel()
 	theirs, cgroup, pid := somebodysContainerd(t)
-	sandbox, err := theirs.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: "theirs", Namespace: "somebody", Uid: "1"},
-		Linux:    &runtimeapi.LinuxPodSandboxConfig{CgroupParent: cgroup},
-	}})
+	sandbox, err := theirs.RunPodSandbox(t.Context(),
+		&runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
+			Metadata: &runtimeapi.PodSandboxMetadata{Name: "theirs", Namespace: "somebody", Uid: "1"},
+			Linux:    &runtimeapi.LinuxPodSandboxConfig{CgroupParent: cgroup},
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +49,8 @@ func TestExternalRuntime(t *testing.T) {
 				t.Errorf("a containerd of its own runs, pid %d", child.PID)
 			}
 		}
-		if err := errors.Join(syscall.Kill(parent, syscall.SIGKILL), syscall.Kill(pidOf(t, c, agent), syscall.SIGKILL)); err != nil {
+		if err := errors.Join(syscall.Kill(parent, syscall.SIGKILL), syscall.Kill(pidOf(t, c, agent),
+			syscall.SIGKILL)); err != nil {
 			t.Fatal(err)
 		}
 		if out, err := c.Up(); err != nil {
@@ -62,7 +64,8 @@ func TestExternalRuntime(t *testing.T) {
 	if err := syscall.Kill(pid, 0); err != nil {
 		t.Errorf("their containerd: %v", err)
 	}
-	if _, err := theirs.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox.PodSandboxId}); err != nil {
+	if _, err := theirs.RemovePodSandbox(t.Context(),
+		&runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox.PodSandboxId}); err != nil {
 		t.Error(err)
 	}
 }

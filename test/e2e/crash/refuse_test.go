@@ -39,7 +39,8 @@ func TestRefusals(t *testing.T) {
 		return path
 	}
 	taken := strconv.Itoa(listen(t))
-	several := file("several.yaml", "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: -1\nfileCheckFrequency: soon\nnoSuchField: 1\nevictionHard: {memory.available: lots}\n")
+	several := file("several.yaml",
+		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: -1\nfileCheckFrequency: soon\nnoSuchField: 1\nevictionHard: {memory.available: lots}\n")
 	foreign := filepath.Join(dir, "foreign")
 	if err := os.MkdirAll(foreign, 0o755); err != nil {
 		t.Fatal(err)
@@ -67,28 +68,40 @@ func TestRefusals(t *testing.T) {
 		exit  int
 		want  []string
 	}{
-		{"port in use", []string{"--apiserver-port", taken}, nil, 1, []string{"port " + taken, "crash.test", "pid " + strconv.Itoa(os.Getpid()), "--apiserver-port"}},
-		{"agent's port in use", []string{"--agent-port", taken}, nil, 1, []string{"port " + taken, "pid " + strconv.Itoa(os.Getpid()), "--agent-port"}},
-		{"no containerd", nil, []string{"containerd"}, 1, []string{"not on this machine: containerd", "apt-get install -y --no-install-recommends containerd"}},
-		{"no runc, no crun", nil, []string{"runc", "crun"}, 1, []string{"not on this machine: runc (or crun)", "apt-get install -y --no-install-recommends runc"}},
-		{"several problems in a file", []string{"--agent-config", several}, nil, 2, []string{several, "maxPods", "fileCheckFrequency", "noSuchField", "lots"}},
+		{"port in use", []string{"--apiserver-port", taken}, nil, 1, []string{"port " + taken, "crash.test",
+			"pid " + strconv.Itoa(os.Getpid()), "--apiserver-port"}},
+		{"agent's port in use", []string{"--agent-port", taken}, nil, 1, []string{"port " + taken,
+			"pid " + strconv.Itoa(os.Getpid()), "--agent-port"}},
+		{"no containerd", nil, []string{"containerd"}, 1, []string{"not on this machine: containerd",
+			"apt-get install -y --no-install-recommends containerd"}},
+		{"no runc, no crun", nil, []string{"runc", "crun"}, 1, []string{"not on this machine: runc (or crun)",
+			"apt-get install -y --no-install-recommends runc"}},
+		{"several problems in a file", []string{"--agent-config", several}, nil, 2, []string{several, "maxPods",
+			"fileCheckFrequency", "noSuchField", "lots"}},
 		{"binary as configuration", []string{"--agent-config", "/bin/true"}, nil, 2, []string{"--agent-config", "/bin/true"}},
 		{"directory as configuration", []string{"--agent-config", dir}, nil, 2, []string{"--agent-config", dir}},
-		{"flags", []string{"--pod-cidr", "everything", "--hollow", "-1", "--node-ip", "here"}, nil, 2, []string{"--pod-cidr", "everything", "--hollow", "--node-ip"}},
+		{"flags", []string{"--pod-cidr", "everything", "--hollow", "-1", "--node-ip", "here"}, nil, 2, []string{"--pod-cidr",
+			"everything", "--hollow", "--node-ip"}},
 		{"unknown add-on", []string{"--without", "dns"}, nil, 2, []string{`--without "dns"`, "kube-proxy"}},
 		{"unknown flag", []string{"--no-such-flag"}, nil, 2, []string{"--no-such-flag", "--help"}},
-		{"full state directory", []string{"--state-dir", filepath.Join(full, "s")}, nil, 1, []string{full, "MiB free", "--state-dir"}},
-		{"read-only state directory", []string{"--state-dir", filepath.Join(readOnly, "s")}, nil, 1, []string{readOnly, "read-only file system"}},
+		{"full state directory", []string{"--state-dir", filepath.Join(full, "s")}, nil, 1, []string{full, "MiB free",
+			"--state-dir"}},
+		{"read-only state directory", []string{"--state-dir", filepath.Join(readOnly, "s")}, nil, 1,
+			[]string{readOnly, "read-only file system"}},
 		{"somebody's state directory", []string{"--state-dir", foreign}, nil, 1, []string{foreign, "letter", "--state-dir"}},
-		{"state of a newer release", []string{"--state-dir", newer}, nil, 1, []string{newer, "v1.99.0", "v1.36", "--state-dir"}},
+		{"state of a newer release", []string{"--state-dir", newer}, nil, 1, []string{newer, "v1.99.0", "v1.36",
+			"--state-dir"}},
 		{"file as state directory", []string{"--state-dir", several}, nil, 1, []string{several}},
-		{"runtime that is not there", []string{"--container-runtime-endpoint", "/no/such.sock", "--timeout", "5s"}, nil, 1, []string{"/no/such.sock"}},
+		{"runtime that is not there", []string{"--container-runtime-endpoint", "/no/such.sock", "--timeout", "5s"}, nil, 1,
+			[]string{"/no/such.sock"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			state := filepath.Join(dir, fmt.Sprint("s", n))
 			flags := append([]string{
-				"up", "--detach", "--instance", fmt.Sprintf("refuse%d-%d", os.Getpid(), n), "--state-dir", state, "--apiserver-port", strconv.Itoa(freeport.ForTest(t)),
-				"--agent-port", strconv.Itoa(freeport.ForTest(t)), "--agent-health-port", "0", "--controller-manager-port", "0", "--pod-cidr", "10.98.7.0/24",
+				"up", "--detach", "--instance", fmt.Sprintf("refuse%d-%d", os.Getpid(),
+					n), "--state-dir", state, "--apiserver-port", strconv.Itoa(freeport.ForTest(t)),
+				"--agent-port", strconv.Itoa(freeport.ForTest(t)), "--agent-health-port", "0", "--controller-manager-port", "0",
+				"--pod-cidr", "10.98.7.0/24",
 				"--without", "kube-proxy,coredns,metrics-server,csi",
 			}, c.flags...)
 			cmd := hiding(binary, flags, c.hide)
@@ -137,7 +150,8 @@ func hiding(binary string, args, programs []string) *exec.Cmd {
 			script += "mount --bind /dev/null " + path + " && "
 		}
 	}
-	return exec.Command("unshare", append([]string{"--mount", "/bin/sh", "-c", script + `exec "$0" "$@"`, binary}, args...)...)
+	return exec.Command("unshare", append([]string{"--mount", "/bin/sh", "-c", script + `exec "$0" "$@"`, binary},
+		args...)...)
 }
 
 // leavesNothing checks that no process of a refused instance runs.

@@ -59,8 +59,9 @@ func (w *witness) spec(policy corev1.RestartPolicy, grace int64, then string) co
 		RestartPolicy: policy, TerminationGracePeriodSeconds: &grace,
 		Containers: []corev1.Container{{
 			Name: "c", Image: workload, ImagePullPolicy: corev1.PullIfNotPresent,
-			Args:         []string{"run", "write --append /starts/$(UID) started", then},
-			Env:          []corev1.EnvVar{{Name: "UID", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"}}}},
+			Args: []string{"run", "write --append /starts/$(UID) started", then},
+			Env: []corev1.EnvVar{{Name: "UID",
+				ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"}}}},
 			VolumeMounts: []corev1.VolumeMount{{Name: "starts", MountPath: "/starts"}, {Name: "scratch", MountPath: "/scratch"}},
 		}},
 		Volumes: []corev1.Volume{
@@ -123,11 +124,13 @@ func (w *witness) runs(ctx ctxT) (map[string]run, error) {
 			return nil, fmt.Errorf("container %s runs, its process does not: %w", item.Id, err)
 		}
 		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-		name := strings.Join([]string{item.Labels["io.kubernetes.pod.namespace"], item.Labels["io.kubernetes.pod.name"], item.Labels["io.kubernetes.container.name"]}, "/")
+		name := strings.Join([]string{item.Labels["io.kubernetes.pod.namespace"], item.Labels["io.kubernetes.pod.name"],
+			item.Labels["io.kubernetes.container.name"]}, "/")
 		if twin, twice := all[name]; twice {
 			return nil, fmt.Errorf("%s runs twice: %s and %s", name, twin.ID, item.Id)
 		}
-		all[name] = run{ID: item.Id, Attempt: item.Metadata.GetAttempt(), Started: answer.Status.StartedAt, PID: info.PID, PIDTicks: fields[22-3]}
+		all[name] = run{ID: item.Id, Attempt: item.Metadata.GetAttempt(), Started: answer.Status.StartedAt, PID: info.PID,
+			PIDTicks: fields[22-3]}
 	}
 	return all, nil
 }
@@ -156,8 +159,10 @@ func (w *witness) undisturbed(before map[string]run, namespace string) {
 				continue
 			}
 			seen++
-			if s.ContainerID != "containerd://"+was.ID || s.RestartCount != int32(was.Attempt) || s.State.Running == nil || s.State.Running.StartedAt.Unix() != was.Started/1e9 {
-				w.t.Errorf("%s: the API says %s, restarts %d, %+v; it was %+v", pod.Name, s.ContainerID, s.RestartCount, s.State, was)
+			if s.ContainerID != "containerd://"+was.ID || s.RestartCount != int32(was.Attempt) || s.State.Running == nil ||
+				s.State.Running.StartedAt.Unix() != was.Started/1e9 {
+				w.t.Errorf("%s: the API says %s, restarts %d, %+v; it was %+v", pod.Name, s.ContainerID, s.RestartCount, s.State,
+					was)
 			}
 		}
 		if n := w.started(pod.UID); n > 1 && before[pod.Namespace+"/"+pod.Name+"/c"].ID != "" {
@@ -217,7 +222,8 @@ func (w *witness) inRuntime(ctx ctxT, want []types.UID) (ids map[string]bool, fo
 	for _, s := range containers.Containers {
 		ids[s.Id] = true
 		// The last ended attempt of a container is kept, for its logs.
-		if !slices.Contains(want, types.UID(s.Labels["io.kubernetes.pod.uid"])) || s.State == runtimeapi.ContainerState_CONTAINER_CREATED {
+		if !slices.Contains(want, types.UID(s.Labels["io.kubernetes.pod.uid"])) ||
+			s.State == runtimeapi.ContainerState_CONTAINER_CREATED {
 			add("container %s of %s, %v", s.Id, s.Labels["io.kubernetes.pod.name"], s.State)
 		}
 	}
@@ -298,7 +304,8 @@ func (w *witness) strays(ids map[string]bool) (found, notes []string, err error)
 		}
 		line, err := os.ReadFile(filepath.Join("/proc", string(pid), "cmdline"))
 		if err == nil {
-			found = append(found, fmt.Sprintf("container %s that the runtime does not list: pid %s, %q", filepath.Base(bundle), pid, line))
+			found = append(found, fmt.Sprintf("container %s that the runtime does not list: pid %s, %q", filepath.Base(bundle),
+				pid, line))
 		}
 	}
 	return found, notes, nil
@@ -328,9 +335,10 @@ func running(ctx ctxT, c *rig.Cluster, namespace string, count int) ([]corev1.Po
 }
 
 func podReady(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
+	return pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning &&
+		slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
 }
 
 // nodeReady returns nil when the node is Ready and has no taint.

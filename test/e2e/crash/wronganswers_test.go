@@ -91,7 +91,8 @@ func (w *witness) playWrongAnswer(p *criproxy.Proxy, l wrongAnswer, namespace st
 
 func (w *witness) lasting(namespace, name string) *corev1.Pod {
 	w.t.Helper()
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: w.spec(corev1.RestartPolicyAlways, 1, "sleep infinity")}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: w.spec(corev1.RestartPolicyAlways, 1,
+		"sleep infinity")}
 	pod, err := w.c.API.CoreV1().Pods(namespace).Create(w.t.Context(), pod, metav1.CreateOptions{})
 	if err != nil {
 		w.t.Fatal(err)
@@ -118,7 +119,8 @@ func (w *witness) runsOnce(namespace string, pod *corev1.Pod) {
 func (w *witness) event(namespace, name, text string) {
 	w.t.Helper()
 	rig.Eventually(w.t, soon, "an Event of "+name+" says "+text, func(ctx ctxT) error {
-		said, err := w.c.API.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
+		said, err := w.c.API.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" +
+			name})
 		if err != nil {
 			return err
 		}
@@ -181,14 +183,16 @@ func wrongAnswers(neighbour types.UID, truth *cri.Client) []wrongAnswer {
 		{name: "forgets", want: "yet its process", lie: func(p *criproxy.Proxy, uid types.UID) {
 			inLists(p, uid, func(*runtimeapi.Container) bool { return false })
 		}},
-		{name: "calls it ended", want: "calls it CONTAINER_EXITED, yet its process", lie: func(p *criproxy.Proxy, uid types.UID) {
-			ended(p, uid)
-			inStatus(p, uid, func(_ context.Context, a *statusAnswer) { a.Status.State = exited })
-		}},
-		{name: "another pods", want: `says it is of the pod with UID "` + string(neighbour), lie: func(p *criproxy.Proxy, uid types.UID) {
-			ended(p, uid)
-			inStatus(p, uid, func(_ context.Context, a *statusAnswer) { a.Status.Labels[cri.LabelPodUID] = string(neighbour) })
-		}},
+		{name: "calls it ended", want: "calls it CONTAINER_EXITED, yet its process",
+			lie: func(p *criproxy.Proxy, uid types.UID) {
+				ended(p, uid)
+				inStatus(p, uid, func(_ context.Context, a *statusAnswer) { a.Status.State = exited })
+			}},
+		{name: "another pods", want: `says it is of the pod with UID "` + string(neighbour),
+			lie: func(p *criproxy.Proxy, uid types.UID) {
+				ended(p, uid)
+				inStatus(p, uid, func(_ context.Context, a *statusAnswer) { a.Status.Labels[cri.LabelPodUID] = string(neighbour) })
+			}},
 		{name: "no labels", want: `says it is of the pod with UID ""`, lie: func(p *criproxy.Proxy, uid types.UID) {
 			ended(p, uid)
 			inStatus(p, uid, func(_ context.Context, a *statusAnswer) { a.Status.Labels = nil })
@@ -220,9 +224,10 @@ func wrongAnswers(neighbour types.UID, truth *cri.Client) []wrongAnswer {
 		}},
 		{name: "makes it without an id", new: true, want: "names no ID of what it made", lie: creates("")},
 		{name: "makes a neighbour", new: true, want: "and that it is of", lie: func(p *criproxy.Proxy, _ types.UID) {
-			list, err := truth.ListContainers(context.Background(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
-				LabelSelector: map[string]string{cri.LabelPodUID: string(neighbour)},
-			}})
+			list, err := truth.ListContainers(context.Background(),
+				&runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+					LabelSelector: map[string]string{cri.LabelPodUID: string(neighbour)},
+				}})
 			if err == nil && len(list.Containers) == 1 {
 				creates(list.Containers[0].Id)(p, "")
 			}

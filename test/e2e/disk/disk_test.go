@@ -84,7 +84,8 @@ func (n node) post(name string, mend ...func(*corev1.PodSpec)) {
 				Name: "c", Image: image.Demo, Args: []string{"sleep", "infinity"},
 				VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}},
 			}},
-			Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
+			Volumes: []corev1.Volume{{Name: "data",
+				VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
 		},
 	}
 	for _, change := range mend {
@@ -150,8 +151,10 @@ func (n node) untouched(was *corev1.Pod) {
 		if err := ready(p); err != nil {
 			return err
 		}
-		if now, before := p.Status.ContainerStatuses[0], was.Status.ContainerStatuses[0]; now.ContainerID != before.ContainerID || now.RestartCount != before.RestartCount {
-			n.t.Fatalf("%s was container %s and is %s, restarted %d times", was.Name, before.ContainerID, now.ContainerID, now.RestartCount)
+		if now, before := p.Status.ContainerStatuses[0],
+			was.Status.ContainerStatuses[0]; now.ContainerID != before.ContainerID || now.RestartCount != before.RestartCount {
+			n.t.Fatalf("%s was container %s and is %s, restarted %d times", was.Name, before.ContainerID, now.ContainerID,
+				now.RestartCount)
 		}
 		return nil
 	})

@@ -123,7 +123,8 @@ func (n node) node() *corev1.Node {
 func (n node) event(reason, part string) {
 	n.t.Helper()
 	rig.Eventually(n.t, soon, reason, func(ctx context.Context) error {
-		events, err := n.API.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,reason=" + reason})
+		events, err := n.API.CoreV1().Events("").List(ctx,
+			metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,reason=" + reason})
 		if err != nil {
 			return err
 		}
@@ -204,8 +205,10 @@ qosReserved: {cpu: 10%}
 memorySwap: {swapBehavior: UnlimitedSwap}
 `)
 	for _, want := range []string{
-		`systemReserved.cpu: "lots"`, `systemReserved.memory: "-1Gi"`, `evictionHard.memory.free: "1Gi"`, `"kube-reserved": needs kubeReservedCgroup`,
-		`enforceNodeAllocatable: "everything"`, "cpuCFSQuotaPeriod: 2s", "memoryReservationPolicy", "qosReserved.cpu", "memorySwap.swapBehavior",
+		`systemReserved.cpu: "lots"`, `systemReserved.memory: "-1Gi"`, `evictionHard.memory.free: "1Gi"`,
+		`"kube-reserved": needs kubeReservedCgroup`,
+		`enforceNodeAllocatable: "everything"`, "cpuCFSQuotaPeriod: 2s", "memoryReservationPolicy", "qosReserved.cpu",
+		"memorySwap.swapBehavior",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("want %q in:\n%s", want, out)
@@ -236,7 +239,8 @@ failSwapOn: false
 	out, code := n.agent(bad + "kubeReserved: {memory: 100Ti}\nsingleProcessOOMKill: false\n")
 	var commands []string
 	for _, line := range strings.Split(out, "\n") {
-		if controller, rest, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "- "), " at "); ok && strings.HasPrefix(strings.TrimSpace(line), "- ") {
+		if controller, rest, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "- "), " at "); ok &&
+			strings.HasPrefix(strings.TrimSpace(line), "- ") {
 			path, command, _ := strings.Cut(rest, ": ")
 			if path != filepath.Join(mount, controller, group) {
 				t.Errorf("%s is said to be at %s", controller, path)
@@ -249,7 +253,8 @@ failSwapOn: false
 			t.Errorf("%s is not named:\n%s", want, out)
 		}
 	}
-	for _, want := range []string{"memory: reservations and eviction threshold of 104858200Mi", "singleProcessOOMKill: false: needs cgroup v2", "--create-missing-cgroups"} {
+	for _, want := range []string{"memory: reservations and eviction threshold of 104858200Mi",
+		"singleProcessOOMKill: false: needs cgroup v2", "--create-missing-cgroups"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("want %q in:\n%s", want, out)
 		}
@@ -305,7 +310,8 @@ func TestPodsAndTiers(t *testing.T) {
 	n.configure("failSwapOn: false\npodPidsLimit: 64\ncpuCFSQuotaPeriod: 50ms\nfeatureGates: {QOSReserved: true}\nqosReserved: {memory: 50%}\nmaxPods: 20\npodsPerCore: 4\n")
 	full := n.run(ns, "full", corev1.ResourceRequirements{Limits: list("500m", "128Mi")}, "sleep", "infinity")
 	burst := n.run(ns, "burst", corev1.ResourceRequirements{Requests: list("100m", "64Mi")}, "sleep", "infinity")
-	n.run(ns, "more", corev1.ResourceRequirements{Requests: list("200m", "32Mi"), Limits: list("", "64Mi")}, "sleep", "infinity")
+	n.run(ns, "more", corev1.ResourceRequirements{Requests: list("200m", "32Mi"), Limits: list("", "64Mi")}, "sleep",
+		"infinity")
 
 	group := n.pods() + "/pod" + string(full.UID)
 	n.want("cpu", group, "cpu.cfs_quota_us", "25000")

@@ -69,13 +69,15 @@ func TestEviction(t *testing.T) {
 	if !want.MatchString(pod.Status.Message) {
 		t.Errorf("message %q", pod.Status.Message)
 	}
-	if c := condition(pod, corev1.DisruptionTarget); c == nil || c.Status != corev1.ConditionTrue || c.Reason != "TerminationByKubelet" || c.Message != pod.Status.Message {
+	if c := condition(pod, corev1.DisruptionTarget); c == nil || c.Status != corev1.ConditionTrue ||
+		c.Reason != "TerminationByKubelet" || c.Message != pod.Status.Message {
 		t.Errorf("condition %+v", c)
 	}
 	n.event("EvictionThresholdMet", "Attempting to reclaim memory")
 	n.pressed(corev1.ConditionTrue)
 	n.event("NodeHasInsufficientMemory", "")
-	if said := n.explain("pod", "grower", "--namespace", ns); !strings.Contains(said, "allocatableMemory.available") || !strings.Contains(said, ns+"/grower") {
+	if said := n.explain("pod", "grower", "--namespace", ns); !strings.Contains(said, "allocatableMemory.available") ||
+		!strings.Contains(said, ns+"/grower") {
 		t.Errorf("explain says\n%s", said)
 	}
 	n.pressed(corev1.ConditionFalse)

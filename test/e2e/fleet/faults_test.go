@@ -17,7 +17,8 @@ import (
 // order sends an order to the instance's fleet by the command line.
 func (i *instance) order(words ...string) string {
 	i.t.Helper()
-	out, err := exec.Command(i.binary, append(append([]string{"fleet", "fault"}, words...), i.flags...)...).CombinedOutput()
+	out, err := exec.Command(i.binary, append(append([]string{"fleet", "fault"}, words...),
+		i.flags...)...).CombinedOutput()
 	if err != nil {
 		i.t.Fatalf("plimsoll fleet fault %s: %v\n%s", words, err, out)
 	}

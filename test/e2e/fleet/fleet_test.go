@@ -53,7 +53,8 @@ func up(t *testing.T, flags ...string) *instance {
 	i := &instance{t: t, binary: rig.Binary(t), flags: []string{"--instance", "e2efleet", "--state-dir", t.TempDir()}}
 	t.Cleanup(func() { i.plimsoll("down") })
 	i.schedulerPort = strconv.Itoa(freeport.ForTest(t))
-	i.plimsoll("up", append([]string{"--detach", "--no-agent", "--hollow", fmt.Sprint(hollowNodes), "--apiserver-port", strconv.Itoa(freeport.ForTest(t)),
+	i.plimsoll("up", append([]string{"--detach", "--no-agent", "--hollow", fmt.Sprint(hollowNodes), "--apiserver-port",
+		strconv.Itoa(freeport.ForTest(t)),
 		"--controller-manager-port", "0", "--scheduler-port", i.schedulerPort}, flags...)...)
 	config, err := clientcmd.BuildConfigFromFlags("", strings.TrimSpace(i.plimsoll("kubeconfig")))
 	if err != nil {
@@ -205,7 +206,8 @@ func (i *instance) burst(t *testing.T) {
 		}
 	}
 	informers := informers.NewSharedInformerFactory(i.api, 0)
-	if _, err := informers.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: note, UpdateFunc: func(_, after any) { note(after) }}); err != nil {
+	if _, err := informers.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: note,
+		UpdateFunc: func(_, after any) { note(after) }}); err != nil {
 		t.Fatal(err)
 	}
 	informers.Start(ctx.Done())
@@ -236,7 +238,8 @@ func (i *instance) burst(t *testing.T) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		return running == count && len(addresses) == count && len(nodes) == count, fmt.Sprintf("%d Running with %d addresses", running, len(addresses))
+		return running == count && len(addresses) == count && len(nodes) == count, fmt.Sprintf("%d Running with %d addresses",
+			running, len(addresses))
 	})
 	cancel()
 	informers.Shutdown()
@@ -283,7 +286,8 @@ func (i *instance) unschedulable(t *testing.T) {
 		return err == nil && pod.Spec.NodeName == "hollow-7", fmt.Sprint(pod.Spec.NodeName, err)
 	})
 	spec = podSpec("1m")
-	spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	spec.Volumes = []corev1.Volume{{Name: "data",
+		VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 	i.createPods(9001, 9002, spec)
 	i.until("a claim that there is not is named", 30*time.Second, func(ctx context.Context) (bool, string) {
 		pod, err := i.api.CoreV1().Pods("default").Get(ctx, "p9001", metav1.GetOptions{})
@@ -338,7 +342,8 @@ func (i *instance) preemption(t *testing.T) {
 // drain deletes all pods and waits until they are gone.
 func (i *instance) drain(t *testing.T) {
 	i.t = t
-	if err := i.api.CoreV1().Pods("default").DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+	if err := i.api.CoreV1().Pods("default").DeleteCollection(t.Context(), metav1.DeleteOptions{},
+		metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	i.until("no pods", time.Minute, func(ctx context.Context) (bool, string) {
@@ -352,7 +357,10 @@ func (i *instance) drain(t *testing.T) {
 func (i *instance) silence(t *testing.T) {
 	i.t = t
 	i.createPods(0, 100, podSpec("100m"))
-	i.until("100 pods Running", time.Minute, func(ctx context.Context) (bool, string) { return i.readyPods(ctx) == 100, "" })
+	i.until("100 pods Running", time.Minute, func(ctx context.Context) (bool, string) {
+		return i.readyPods(ctx) == 100,
+			""
+	})
 	pid := i.pid("fleet")
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -361,7 +369,8 @@ func (i *instance) silence(t *testing.T) {
 	i.until("all nodes Unknown, tainted, no pod Ready", 75*time.Second, func(ctx context.Context) (bool, string) {
 		unknown, tainted := i.countNodes(ctx, corev1.ConditionUnknown)
 		ready := i.readyPods(ctx)
-		return unknown == hollowNodes && tainted == hollowNodes && ready == 0, fmt.Sprintf("%d Unknown, %d taints, %d pods Ready", unknown, tainted, ready)
+		return unknown == hollowNodes && tainted == hollowNodes &&
+			ready == 0, fmt.Sprintf("%d Unknown, %d taints, %d pods Ready", unknown, tainted, ready)
 	})
 	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
@@ -369,7 +378,8 @@ func (i *instance) silence(t *testing.T) {
 	i.until("all nodes Ready, no taint, all pods Ready", 30*time.Second, func(ctx context.Context) (bool, string) {
 		up, tainted := i.countNodes(ctx, corev1.ConditionTrue)
 		ready := i.readyPods(ctx)
-		return up == hollowNodes && tainted == 0 && ready == 100, fmt.Sprintf("%d Ready, %d taints, %d pods Ready", up, tainted, ready)
+		return up == hollowNodes && tainted == 0 && ready == 100, fmt.Sprintf("%d Ready, %d taints, %d pods Ready", up,
+			tainted, ready)
 	})
 }
 

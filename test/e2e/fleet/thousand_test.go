@@ -35,7 +35,8 @@ func (i *instance) beside(t *testing.T, verb string, args ...string) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := exec.Command(i.binary, append([]string{verb, "--kubeconfig", strings.TrimSpace(i.plimsoll("kubeconfig"))}, args...)...)
+	c := exec.Command(i.binary, append([]string{verb, "--kubeconfig", strings.TrimSpace(i.plimsoll("kubeconfig"))},
+		args...)...)
 	c.Stdout, c.Stderr = log, log
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := c.Start(); err != nil {
@@ -60,7 +61,8 @@ func (i *instance) watchOver(t *testing.T) {
 // give sends an order to the test's fleet by the command line.
 func (i *instance) give(socket string, words ...string) {
 	i.t.Helper()
-	if out, err := exec.Command(i.binary, append(append([]string{"fleet", "fault"}, words...), "--control", socket)...).CombinedOutput(); err != nil {
+	if out, err := exec.Command(i.binary, append(append([]string{"fleet", "fault"}, words...), "--control",
+		socket)...).CombinedOutput(); err != nil {
 		i.t.Fatalf("plimsoll fleet fault %s: %v\n%s", words, err, out)
 	}
 }
@@ -133,8 +135,10 @@ func TestThousand(t *testing.T) {
 	i.watchOver(t)
 	const pods = 200
 	socket := filepath.Join(t.TempDir(), "fleet")
-	fleet := i.beside(t, "fleet", "--nodes", fmt.Sprint(thousand), "--zones", fmt.Sprint(thousandZones), "--node-prefix", "k-", "--lease-duration", grace.String(), "--control", socket)
-	i.await("a thousand nodes Ready and open", 3*time.Minute, func(int) bool { return true }, func(c census) bool { return c == census{ready: thousand} })
+	fleet := i.beside(t, "fleet", "--nodes", fmt.Sprint(thousand), "--zones", fmt.Sprint(thousandZones), "--node-prefix",
+		"k-", "--lease-duration", grace.String(), "--control", socket)
+	i.await("a thousand nodes Ready and open", 3*time.Minute, func(int) bool { return true },
+		func(c census) bool { return c == census{ready: thousand} })
 	spec := podSpec("100m")
 	spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpExists}}}},
@@ -151,7 +155,8 @@ func TestThousand(t *testing.T) {
 	const cut = thousand / thousandZones
 	some := func(ready int) bool { return ready > 0 && ready < pods }
 	i.await("a zone and seven nodes Unknown, three not Ready, one emptied", 2*time.Minute, some, func(c census) bool {
-		return c.ready == thousand-cut-7-3 && c.unknown == cut+7 && c.zoneUnknown == cut && c.notReady == 3 && c.closed == cut+7+3 && c.emptied > 0
+		return c.ready == thousand-cut-7-3 && c.unknown == cut+7 && c.zoneUnknown == cut && c.notReady == 3 &&
+			c.closed == cut+7+3 && c.emptied > 0
 	})
 	if c := i.census(t.Context()); c.emptied > cut/4 { // 0.1 nodes per second and zone, also on a slow machine
 		t.Errorf("%d of %d nodes are emptied already", c.emptied, cut+7+3)
@@ -162,22 +167,25 @@ func TestThousand(t *testing.T) {
 	if err := syscall.Kill(i.pid("fleet"), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	i.await("all Unknown, nobody emptied, no pod Ready", 2*time.Minute, func(ready int) bool { return ready == 0 }, func(c census) bool {
-		return c.unknown == thousand && c.closed == thousand && c.emptied == 0
-	})
+	i.await("all Unknown, nobody emptied, no pod Ready", 2*time.Minute, func(ready int) bool { return ready == 0 },
+		func(c census) bool {
+			return c.unknown == thousand && c.closed == thousand && c.emptied == 0
+		})
 	for _, pid := range []int{fleet.Process.Pid, i.pid("fleet")} {
 		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
 	}
 	i.give(socket, "return")
-	i.await("all Ready and open, with their pods", 2*time.Minute, func(ready int) bool { return ready == pods }, func(c census) bool { return c == census{ready: thousand} })
+	i.await("all Ready and open, with their pods", 2*time.Minute, func(ready int) bool { return ready == pods },
+		func(c census) bool { return c == census{ready: thousand} })
 }
 
 // metrics checks that an administrator may read the scheduler's metrics and that another user may not.
 func (i *instance) metrics(t *testing.T) {
 	config := rest.CopyConfig(i.config)
-	config.TLSClientConfig.CAData, config.TLSClientConfig.CAFile, config.Insecure = nil, "", true // its certificate is self-signed
+	// its certificate is self-signed
+	config.TLSClientConfig.CAData, config.TLSClientConfig.CAFile, config.Insecure = nil, "", true
 	admin, err := rest.HTTPClientFor(config)
 	if err != nil {
 		t.Fatal(err)

@@ -30,7 +30,8 @@ var onlyRoot = []user{root}
 var onDisk = []attack{
 	{
 		name: "sparse", does: "makes a file of 8 TiB in an emptyDir without writing to it",
-		pod: as(emptyDir, disk(allowed), run("sparse --size 8Ti /d/x", "sleep infinity")), holds: both(runs, counts(1, unit.MiB)),
+		pod: as(emptyDir, disk(allowed), run("sparse --size 8Ti /d/x", "sleep infinity")), holds: both(runs,
+			counts(1, unit.MiB)),
 	},
 	{
 		name: "huge", does: "writes more to an emptyDir than it may",
@@ -84,7 +85,8 @@ var onDisk = []attack{
 	},
 	{
 		name: "comb", does: "makes thousands of directories at the end of a long path, whose names together fill memory",
-		pod: as(emptyDir, run("deep --depth 4000 --wide 20000 /d", "sleep infinity")), holds: both(runs, countsInodes(24_000)),
+		pod: as(emptyDir, run("deep --depth 4000 --wide 20000 /d", "sleep infinity")), holds: both(runs,
+			countsInodes(24_000)),
 	},
 	{
 		name: "churn", does: "moves directories away while they are counted, beside a file that is too large",
@@ -118,9 +120,11 @@ var onDisk = []attack{
 // names.
 var inProcesses = []attack{
 	{name: "bomb", does: "forks as much as it may", copies: 2, pod: run("bomb"), holds: runs},
-	{name: "burner", does: "burns every CPU, without a limit", pod: as(unlimited(corev1.ResourceCPU), run("cpu --milli 4000")), holds: runs},
+	{name: "burner", does: "burns every CPU, without a limit", pod: as(unlimited(corev1.ResourceCPU),
+		run("cpu --milli 4000")), holds: runs},
 	{name: "deaf", does: "ignores SIGTERM", copies: 4, pod: run("ignore-term"), holds: runs},
-	{name: "zombies", does: "leaves zombies and orphans", pod: run("fork --children 10 --zombies 50 --orphans 5"), holds: runs},
+	{name: "zombies", does: "leaves zombies and orphans", pod: run("fork --children 10 --zombies 50 --orphans 5"),
+		holds: runs},
 	{name: "crash", does: "ends as soon as it is started", copies: 4, pod: run("exit --code 1"), holds: restarts(1)},
 	{
 		name: "oom-name", does: "runs out of memory under a name that looks like the kernel's own words",
@@ -159,7 +163,8 @@ var inLogs = []attack{
 
 // inProbes are attacks by answers to probes: slow, endless, or not HTTP.
 var inProbes = []attack{
-	rudely("hang"), rudely("drip"), rudely("endless"), rudely("headers"), rudely("slow"), rudely("early"), rudely("loop"), rudely("garbage"), rudely("reset"),
+	rudely("hang"), rudely("drip"), rudely("endless"), rudely("headers"), rudely("slow"), rudely("early"), rudely("loop"),
+	rudely("garbage"), rudely("reset"),
 	{
 		name: "away", does: "has its probe redirected to the agent's own port",
 		pod: func(s *siege, p *corev1.Pod) {
@@ -204,7 +209,8 @@ func rudely(way string) attack {
 // inHooks are attacks by hooks: they hang, fail, or print without end.
 var inHooks = []attack{
 	{
-		name: "poststart-hang", does: "has a postStart hook that never ends", copies: 6, // for each user: more than may start at the same time on two CPUs
+		// for each user: more than may start at the same time on two CPUs
+		name: "poststart-hang", does: "has a postStart hook that never ends", copies: 6,
 		pod: hook(command("/workload", "sleep", "infinity"), none), holds: started,
 	},
 	{
@@ -220,7 +226,8 @@ var inHooks = []attack{
 		pod: hook(command("/workload", "flood", "--bytes", "1Gi"), none), holds: started,
 	},
 	{
-		name: "prestop-hang", alone: true, does: "has a preStop hook that never ends, and ignores SIGTERM", copies: 11, // for each user; more than 64 in the long form
+		// for each user; more than 64 in the long form
+		name: "prestop-hang", alone: true, does: "has a preStop hook that never ends, and ignores SIGTERM", copies: 11,
 		pod: as(hook(none, command("/workload", "sleep", "infinity")), run("ignore-term"), grace(15)), holds: runs,
 	},
 	{
@@ -263,8 +270,10 @@ func run(verbs ...string) func(*siege, *corev1.Pod) {
 
 // emptyDir is mounted on /d.
 func emptyDir(_ *siege, p *corev1.Pod) {
-	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "d", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
-	p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "d", MountPath: "/d"})
+	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "d",
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+	p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "d",
+		MountPath: "/d"})
 }
 
 // disk limits the container's local storage.

@@ -16,8 +16,9 @@ import (
 var (
 	rounds = flag.Int("rounds", 1, "how often each attack comes in TestOneByOne")
 	copies = flag.Int("copies", 3, "in how many times as many pods as in the short form")
-	only   = flag.String("attacks", "", "regular expression for the names of the attacks that come; empty: all, in the short form but those that come alone")
-	not    = flag.String("without", "^$", "regular expression for the names of those that do not come")
+	only   = flag.String("attacks", "",
+		"regular expression for the names of the attacks that come; empty: all, in the short form but those that come alone")
+	not = flag.String("without", "^$", "regular expression for the names of those that do not come")
 )
 
 // The short form: all attacks of one kind run at the same time.

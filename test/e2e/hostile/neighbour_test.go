@@ -47,9 +47,10 @@ type figures struct {
 
 // What is measured.
 const (
-	starting   = "start a pod"      // from its creation until it is Ready, with its token and its secret read
-	stopping   = "stop a pod"       // from its deletion until it is gone
-	killing    = "liveness kill"    // from the first start of a container that fails a second later until its kill is in its status
+	starting = "start a pod" // from its creation until it is Ready, with its token and its secret read
+	stopping = "stop a pod"  // from its deletion until it is gone
+	// from the first start of a container that fails a second later until its kill is in its status
+	killing    = "liveness kill"
 	delivering = "deliver a secret" // from its update until the pod that has it can read the new one
 	asking     = "answer for logs"  // from the request to its end
 )
@@ -103,10 +104,13 @@ func moveIn(t *testing.T, c *rig.Cluster, s *sight) *neighbour {
 		t.Fatal(err)
 	}
 	stays := n.small("stays", "http")
-	stays.Spec.Volumes = append(stays.Spec.Volumes, corev1.Volume{Name: "d", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
-	stays.Spec.Containers[0].VolumeMounts = append(stays.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "d", MountPath: "/d"})
+	stays.Spec.Volumes = append(stays.Spec.Volumes, corev1.Volume{Name: "d",
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+	stays.Spec.Containers[0].VolumeMounts = append(stays.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "d",
+		MountPath: "/d"})
 	stays.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("32Mi")}
-	stays.Spec.Containers[0].LivenessProbe = &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 10, TimeoutSeconds: 10, ProbeHandler: ask("/healthz")}
+	stays.Spec.Containers[0].LivenessProbe = &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 10, TimeoutSeconds: 10,
+		ProbeHandler: ask("/healthz")}
 	var err error
 	if n.stays, err = n.create(t.Context(), stays); err != nil {
 		t.Fatal(err)
@@ -126,7 +130,8 @@ func ask(path string) corev1.ProbeHandler {
 const secretFile = "number"
 
 func (n *neighbour) secret() *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{secretFile: strconv.Itoa(n.number)}}
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"},
+		StringData: map[string]string{secretFile: strconv.Itoa(n.number)}}
 }
 
 // small is a pod with a token and a secret.
@@ -136,7 +141,8 @@ func (n *neighbour) small(name string, args ...string) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-", Namespace: n.ns},
 		Spec: corev1.PodSpec{
 			TerminationGracePeriodSeconds: &grace,
-			Volumes:                       []corev1.Volume{{Name: "s", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}}},
+			Volumes: []corev1.Volume{{Name: "s",
+				VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}}},
 			Containers: []corev1.Container{{
 				Name:         "c",
 				Image:        ours.Demo,
@@ -251,7 +257,8 @@ func (n *neighbour) served(pod *corev1.Pod) error {
 
 func (n *neighbour) beKilled(ctx context.Context, f *figures) error {
 	pod := n.small("killed", "http", "--fail-after", "1s")
-	pod.Spec.Containers[0].LivenessProbe = &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1, TimeoutSeconds: 5, ProbeHandler: ask("/healthz")}
+	pod.Spec.Containers[0].LivenessProbe = &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1, TimeoutSeconds: 5,
+		ProbeHandler: ask("/healthz")}
 	pod, err := n.create(ctx, pod)
 	if err != nil {
 		return err
@@ -267,7 +274,8 @@ func (n *neighbour) beKilled(ctx context.Context, f *figures) error {
 	}
 	took, err := n.sight.until(ctx, pod, time.Now(), func(p *corev1.Pod) error {
 		if p == nil || len(p.Status.ContainerStatuses) == 0 ||
-			p.Status.ContainerStatuses[0].LastTerminationState.Terminated == nil && p.Status.ContainerStatuses[0].State.Terminated == nil {
+			p.Status.ContainerStatuses[0].LastTerminationState.Terminated == nil &&
+				p.Status.ContainerStatuses[0].State.Terminated == nil {
 			return fmt.Errorf("it was not killed: %s", describe(p))
 		}
 		return nil
@@ -360,7 +368,8 @@ func (n *neighbour) cpu(pid int) time.Duration {
 		return 0
 	}
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
-	user, err := strconv.ParseInt(string(fields[11]), 10, 64) // proc(5): utime is field 14; field 3 is the first one after the name
+	// proc(5): utime is field 14; field 3 is the first one after the name
+	user, err := strconv.ParseInt(string(fields[11]), 10, 64)
 	system, err2 := strconv.ParseInt(string(fields[12]), 10, 64)
 	if err := errors.Join(err, err2); err != nil {
 		n.t.Error(err)
@@ -388,11 +397,13 @@ func (n *neighbour) compare(under *figures) {
 		longestBound := max(alone.longest(what), crowded.longest(what)) + longestPlus
 		fmt.Fprintf(&table, "%-18s", what)
 		for _, f := range []*figures{alone, crowded, under} {
-			fmt.Fprintf(&table, " %6d (%d, longest %d),", f.median(what).Milliseconds(), len(f.times[what]), f.longest(what).Milliseconds())
+			fmt.Fprintf(&table, " %6d (%d, longest %d),", f.median(what).Milliseconds(), len(f.times[what]),
+				f.longest(what).Milliseconds())
 		}
 		fmt.Fprintf(&table, " bounds %d and %d\n", bound.Milliseconds(), longestBound.Milliseconds())
 		if is > bound {
-			n.t.Errorf("%s: median %v under attack, %v alone, %v beside a crowd: bound %v", what, is, alone.median(what), crowded.median(what), bound)
+			n.t.Errorf("%s: median %v under attack, %v alone, %v beside a crowd: bound %v", what, is, alone.median(what),
+				crowded.median(what), bound)
 		}
 		if longest > longestBound {
 			n.t.Errorf("%s: at most %v under attack: bound %v", what, longest, longestBound)
@@ -403,7 +414,8 @@ func (n *neighbour) compare(under *figures) {
 		alone.memory, crowded.memory, under.memory, bound, alone.cores, crowded.cores, under.cores, coresMax)
 	n.t.Logf("the neighbour in ms, and the agent: alone, beside a crowd, under attack:\n%s", table.String())
 	if under.memory > bound {
-		n.t.Errorf("the agent held %v under attack, %v alone, %v beside a crowd: bound %v", under.memory, alone.memory, crowded.memory, bound)
+		n.t.Errorf("the agent held %v under attack, %v alone, %v beside a crowd: bound %v", under.memory, alone.memory,
+			crowded.memory, bound)
 	}
 	if under.cores > coresMax {
 		n.t.Errorf("the agent took %.2f cores under attack: bound %.2f", under.cores, coresMax)

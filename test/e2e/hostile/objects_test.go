@@ -27,7 +27,10 @@ func quantity(text string) resource.Quantity { return resource.MustParse(text) }
 
 // inObjects are attacks by pods and objects at the limits of what the API accepts, and by requests about them.
 var inObjects = []attack{
-	{name: "variables", does: "has 10,000 variables", pod: variables(10_000, func(i int) string { return "value " + strconv.Itoa(i) }), holds: runs},
+	{name: "variables", does: "has 10,000 variables", pod: variables(10_000, func(i int) string {
+		return "value " +
+			strconv.Itoa(i)
+	}), holds: runs},
 	{
 		name: "doubling", does: "has 40 variables of which each is the one before, twice: together a terabyte",
 		pod: variables(40, func(i int) string {
@@ -61,7 +64,8 @@ var inObjects = []attack{
 		}, holds: waits("CreateContainerConfigError"),
 	},
 	{
-		name: "downward", does: "has a volume of 2,000 files that are all one annotation of 200 KiB: together 400 MiB of the node's memory",
+		name: "downward",
+		does: "has a volume of 2,000 files that are all one annotation of 200 KiB: together 400 MiB of the node's memory",
 		pod: func(_ *siege, p *corev1.Pod) {
 			p.Annotations = map[string]string{"a": strings.Repeat("x", 200<<10)}
 			source := &corev1.DownwardAPIVolumeSource{}
@@ -96,8 +100,10 @@ var inObjects = []attack{
 		pod: func(_ *siege, p *corev1.Pod) {
 			p.Annotations = map[string]string{}
 			for i := range 60 {
-				p.Annotations[fmt.Sprintf("%s/%s%02d", strings.Repeat("d.", 100)+"dev", strings.Repeat("a", 61), i)] = strings.Repeat("\n\x00\u2028\"", 550)
-				p.Labels[fmt.Sprintf("%s/%s%02d", strings.Repeat("d.", 100)+"dev", strings.Repeat("l", 61), i)] = strings.Repeat("v", 63)
+				p.Annotations[fmt.Sprintf("%s/%s%02d", strings.Repeat("d.", 100)+"dev", strings.Repeat("a", 61),
+					i)] = strings.Repeat("\n\x00\u2028\"", 550)
+				p.Labels[fmt.Sprintf("%s/%s%02d", strings.Repeat("d.", 100)+"dev", strings.Repeat("l", 61),
+					i)] = strings.Repeat("v", 63)
 			}
 		}, holds: runs,
 	},
@@ -116,7 +122,8 @@ var inObjects = []attack{
 			p.Spec.RestartPolicy = corev1.RestartPolicyNever
 			p.Spec.Containers = nil
 			for i := range 60 {
-				p.Spec.Containers = append(p.Spec.Containers, container(fmt.Sprintf("c%d", i), "exit", "--code", "1", "--message", strings.Repeat("\u00e9\"\n", 1024)))
+				p.Spec.Containers = append(p.Spec.Containers, container(fmt.Sprintf("c%d", i), "exit", "--code", "1", "--message",
+					strings.Repeat("\u00e9\"\n", 1024)))
 			}
 		}, holds: both(ends, says("\u00e9")), by: []user{nobody},
 	},
@@ -129,7 +136,8 @@ var inObjects = []attack{
 		pod: run("ignore-term"), during: again(10), holds: func(*siege, *corev1.Pod) error { return nil },
 	},
 	{
-		name: "no-registry", does: "has an image from a registry that takes the connection and says nothing", copies: 2, by: onlyRoot,
+		name: "no-registry", does: "has an image from a registry that takes the connection and says nothing", copies: 2,
+		by: onlyRoot,
 		pod: func(s *siege, p *corev1.Pod) {
 			p.Spec.Containers[0].Image = silence(s) + "/x:1"
 		}, holds: arrives,
@@ -157,7 +165,8 @@ func hostPort(p *corev1.Pod, port int) {
 func variables(count int, value func(i int) string) func(*siege, *corev1.Pod) {
 	return func(_ *siege, p *corev1.Pod) {
 		for i := range count {
-			p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, corev1.EnvVar{Name: fmt.Sprintf("V%05d", i), Value: value(i)})
+			p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, corev1.EnvVar{Name: fmt.Sprintf("V%05d", i),
+				Value: value(i)})
 		}
 	}
 }
@@ -165,7 +174,8 @@ func variables(count int, value func(i int) string) func(*siege, *corev1.Pod) {
 func volume(p *corev1.Pod, source corev1.VolumeSource) {
 	name := fmt.Sprintf("v%d", len(p.Spec.Volumes))
 	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: source})
-	p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: name, MountPath: "/" + name})
+	p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: name,
+		MountPath: "/" + name})
 }
 
 // secretOf creates a secret with the given number of keys and of bytes in each.
@@ -198,19 +208,20 @@ func holdsLittle(s *siege, pod *corev1.Pod) error {
 	}
 	var bytes unit.Bytes
 	files := 0
-	err := filepath.WalkDir(filepath.Join(s.AgentRoot(), "pods", string(pod.UID), "volumes"), func(_ string, e fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
+	err := filepath.WalkDir(filepath.Join(s.AgentRoot(), "pods", string(pod.UID), "volumes"),
+		func(_ string, e fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			if info, err := e.Info(); err == nil {
+				bytes += unit.Bytes(info.Size())
+				files++
+			}
 			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if info, err := e.Info(); err == nil {
-			bytes += unit.Bytes(info.Size())
-			files++
-		}
-		return nil
-	})
+		})
 	if bytes > objectBytesMax || files > objectFilesMax {
 		return errors.Join(err, fmt.Errorf("the node holds %v in %d files for it", bytes, files))
 	}
@@ -225,7 +236,8 @@ func arrives(s *siege, pod *corev1.Pod) error {
 	if pod.Status.Phase != corev1.PodPending {
 		return nil
 	}
-	events, err := s.API.CoreV1().Events(s.ns).List(s.t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(pod.UID)})
+	events, err := s.API.CoreV1().Events(s.ns).List(s.t.Context(),
+		metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(pod.UID)})
 	if err != nil {
 		return err
 	}
@@ -266,10 +278,12 @@ func addEphemeral(count int) func(*siege, *corev1.Pod) error {
 			}
 			for i := done; i < done+10; i++ {
 				now.Spec.EphemeralContainers = append(now.Spec.EphemeralContainers, corev1.EphemeralContainer{
-					EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: fmt.Sprintf("e%d", i), Image: now.Spec.Containers[0].Image, Args: []string{"exit"}},
+					EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: fmt.Sprintf("e%d", i),
+						Image: now.Spec.Containers[0].Image, Args: []string{"exit"}},
 				})
 			}
-			if _, err := s.API.CoreV1().Pods(s.ns).UpdateEphemeralContainers(s.t.Context(), pod.Name, now, metav1.UpdateOptions{}); err != nil {
+			if _, err := s.API.CoreV1().Pods(s.ns).UpdateEphemeralContainers(s.t.Context(), pod.Name, now,
+				metav1.UpdateOptions{}); err != nil {
 				if apierrors.IsConflict(err) {
 					done -= 10
 					continue

@@ -53,7 +53,8 @@ func started(s *siege, pod *corev1.Pod) error {
 	if pod == nil {
 		return errors.New("it is gone")
 	}
-	events, err := s.API.CoreV1().Events(s.ns).List(s.t.Context(), metav1.ListOptions{FieldSelector: "reason=Started,involvedObject.uid=" + string(pod.UID)})
+	events, err := s.API.CoreV1().Events(s.ns).List(s.t.Context(),
+		metav1.ListOptions{FieldSelector: "reason=Started,involvedObject.uid=" + string(pod.UID)})
 	if err != nil {
 		return err
 	}
@@ -119,7 +120,8 @@ func countsInodes(least uint64) outcome {
 		if err != nil {
 			return err
 		}
-		if usage == nil || usage.EphemeralStorage == nil || usage.EphemeralStorage.InodesUsed == nil || *usage.EphemeralStorage.InodesUsed < least {
+		if usage == nil || usage.EphemeralStorage == nil || usage.EphemeralStorage.InodesUsed == nil ||
+			*usage.EphemeralStorage.InodesUsed < least {
 			return fmt.Errorf("fewer than %d inodes are counted: %+v; %s", least, usage, describe(pod))
 		}
 		return nil
@@ -171,7 +173,8 @@ func dialAgent(c *rig.Cluster) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &agent{url: fmt.Sprintf("https://127.0.0.1:%d", c.AgentPort), client: &http.Client{Transport: transport, Timeout: patience}}, nil
+	return &agent{url: fmt.Sprintf("https://127.0.0.1:%d", c.AgentPort), client: &http.Client{Transport: transport,
+		Timeout: patience}}, nil
 }
 
 // summaryLife is how long a summary is used again, because many outcomes need it.

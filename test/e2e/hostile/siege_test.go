@@ -110,7 +110,8 @@ func begin(t *testing.T) *siege {
 func (s *siege) plain(a attack, u user, number int) *corev1.Pod {
 	grace, id := int64(2), int64(u)
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%v-%d", a.name, u, number), Namespace: s.ns, Labels: map[string]string{"attack": a.name}},
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%v-%d", a.name, u, number), Namespace: s.ns,
+			Labels: map[string]string{"attack": a.name}},
 		Spec: corev1.PodSpec{
 			TerminationGracePeriodSeconds: &grace,
 			AutomountServiceAccountToken:  new(bool),
@@ -126,8 +127,10 @@ func container(name string, args ...string) corev1.Container {
 		Image: ours.Demo,
 		Args:  args,
 		Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1m"), corev1.ResourceMemory: resource.MustParse("4Mi")},
-			Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("200m"), corev1.ResourceMemory: resource.MustParse("128Mi")},
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1m"),
+				corev1.ResourceMemory: resource.MustParse("4Mi")},
+			Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("200m"),
+				corev1.ResourceMemory: resource.MustParse("128Mi")},
 		},
 	}
 }
@@ -244,7 +247,8 @@ func (s *siege) traces(pod *corev1.Pod) error {
 	uid := string(pod.UID)
 	for _, pattern := range []string{
 		s.AgentRoot() + "/pods/" + uid, s.PodLogs() + "/*_" + uid,
-		"/sys/fs/cgroup/*" + s.CgroupRoot() + "/kubepods/*/pod" + uid, "/sys/fs/cgroup/*" + s.CgroupRoot() + "/kubepods/pod" + uid,
+		"/sys/fs/cgroup/*" + s.CgroupRoot() + "/kubepods/*/pod" + uid, "/sys/fs/cgroup/*" + s.CgroupRoot() + "/kubepods/pod" +
+			uid,
 	} {
 		if left, err := filepath.Glob(pattern); err != nil || left != nil {
 			return fmt.Errorf("left: %v %w", left, err)
@@ -280,7 +284,8 @@ func (s *siege) unharmed() {
 		s.t.Fatal(err)
 	}
 	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady && (c.Status != corev1.ConditionTrue || c.LastTransitionTime.After(s.neighbour.stays.CreationTimestamp.Time)) {
+		if c.Type == corev1.NodeReady && (c.Status != corev1.ConditionTrue ||
+			c.LastTransitionTime.After(s.neighbour.stays.CreationTimestamp.Time)) {
 			s.t.Errorf("the node's Ready is %s since %v: %s", c.Status, c.LastTransitionTime, c.Message)
 		}
 		if c.Type != corev1.NodeReady && c.Status == corev1.ConditionTrue {

@@ -72,7 +72,8 @@ func (s *sight) pod(of *corev1.Pod) (*corev1.Pod, <-chan struct{}) {
 
 // until waits for a state of a pod (nil: it is gone), and returns how long that took since a moment. look is also
 // called each second, because not everything that it checks is in the pod.
-func (s *sight) until(ctx context.Context, of *corev1.Pod, since time.Time, look func(*corev1.Pod) error) (time.Duration, error) {
+func (s *sight) until(ctx context.Context, of *corev1.Pod, since time.Time,
+	look func(*corev1.Pod) error) (time.Duration, error) {
 	for {
 		pod, changed := s.pod(of)
 		err := look(pod)

@@ -21,7 +21,8 @@ func TestAway(t *testing.T) {
 	n := c.Join(t, lab.Boot(t, "tiny", lab.Options{Name: "away"}), rig.JoinOptions{})
 	pod := runTolerant(t, c, ns, "kept", n.Name, nil)
 	kept := func(p *corev1.Pod) error {
-		if s := p.Status.ContainerStatuses; podReady(p) != nil || s[0].RestartCount != 0 || s[0].ContainerID != pod.Status.ContainerStatuses[0].ContainerID {
+		if s := p.Status.ContainerStatuses; podReady(p) != nil || s[0].RestartCount != 0 ||
+			s[0].ContainerID != pod.Status.ContainerStatuses[0].ContainerID {
 			return fmt.Errorf("%w, %+v", podReady(p), s)
 		}
 		return nil

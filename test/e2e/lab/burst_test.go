@@ -80,7 +80,8 @@ func TestPinnedBurst(t *testing.T) {
 	}
 	b.leave = make(chan string, pods)
 	for _, description := range []string{"two-socket", "four-numa"} {
-		b.nodes = append(b.nodes, c.Join(t, lab.Boot(t, description, lab.Options{Name: "burst-" + description}), rig.JoinOptions{Config: pinnedConfig("single-numa-node")}))
+		b.nodes = append(b.nodes, c.Join(t, lab.Boot(t, description, lab.Options{Name: "burst-" + description}),
+			rig.JoinOptions{Config: pinnedConfig("single-numa-node")}))
 	}
 	b.ns = c.Namespace(t)
 	b.watch()
@@ -149,12 +150,14 @@ func (b *burst) create(name string) error {
 				{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{b.nodes[0].Name, b.nodes[1].Name}},
 			}}},
 		}}},
-		Containers: []corev1.Container{{Name: "c", Image: image.Demo, Args: []string{"sleep", "1s"}, Resources: corev1.ResourceRequirements{Requests: own, Limits: own}}},
+		Containers: []corev1.Container{{Name: "c", Image: image.Demo, Args: []string{"sleep", "1s"},
+			Resources: corev1.ResourceRequirements{Requests: own, Limits: own}}},
 	}}
 	if !runs(name) {
-		pod.Spec.Volumes = []corev1.Volume{{Name: "never", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-			LocalObjectReference: corev1.LocalObjectReference{Name: "there-is-none"},
-		}}}}
+		pod.Spec.Volumes = []corev1.Volume{{Name: "never",
+			VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "there-is-none"},
+			}}}}
 	}
 	_, err := b.c.API.CoreV1().Pods(b.ns).Create(b.t.Context(), pod, metav1.CreateOptions{})
 	return err
@@ -198,8 +201,10 @@ func (b *burst) see(p *corev1.Pod) {
 		}
 	}
 	// A container may fail to start on so slow a machine. A pod that was rejected has no container statuses.
-	if p.Status.Phase == corev1.PodFailed && len(p.Status.ContainerStatuses) == 0 || strings.HasPrefix(p.Status.Message, "Pod was rejected") {
-		b.rejected = append(b.rejected, fmt.Sprintf("%s on %s, expected in %s: %s: %s", p.Name, p.Spec.NodeName, p.Annotations[translate.AnnotationBerth], p.Status.Reason, p.Status.Message))
+	if p.Status.Phase == corev1.PodFailed && len(p.Status.ContainerStatuses) == 0 ||
+		strings.HasPrefix(p.Status.Message, "Pod was rejected") {
+		b.rejected = append(b.rejected, fmt.Sprintf("%s on %s, expected in %s: %s: %s", p.Name, p.Spec.NodeName,
+			p.Annotations[translate.AnnotationBerth], p.Status.Reason, p.Status.Message))
 	}
 	if (ended || !runs(p.Name)) && !b.sent[p.Name] {
 		b.sent[p.Name] = true
@@ -275,7 +280,8 @@ func (b *burst) counts(n *rig.GuestNode) map[string]int {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	request, err := http.NewRequestWithContext(b.t.Context(), http.MethodGet, fmt.Sprintf("https://localhost:%d/metrics", n.Port), nil)
+	request, err := http.NewRequestWithContext(b.t.Context(), http.MethodGet, fmt.Sprintf("https://localhost:%d/metrics",
+		n.Port), nil)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -28,7 +28,8 @@ func TestCgroup2WithSystemd(t *testing.T) { cgroup2(t, lab.Systemd, "systemd", s
 // Names of groups. UID and ID stand for the UID of the pod and the ID of the container.
 type names struct{ node, burstable, bestEffort, pod, container, tasks string }
 
-var systemdNames = names{"kubepods.slice", "kubepods.slice/kubepods-burstable.slice", "kubepods.slice/kubepods-besteffort.slice", "TIER-podUID.slice", "cri-containerd-ID.scope", "1228"}
+var systemdNames = names{"kubepods.slice", "kubepods.slice/kubepods-burstable.slice",
+	"kubepods.slice/kubepods-besteffort.slice", "TIER-podUID.slice", "cri-containerd-ID.scope", "1228"}
 
 // The machine has two CPUs, 1 GiB of memory, of which 16 MiB are huge pages, and 640 MiB of swap.
 var cgroup2Config = map[string]any{
@@ -74,14 +75,16 @@ full 20 50000/100000 134217728 134217728 0 max max 0 512 4194304
 full's 20 50000/100000 134217728 134217728 0 max 0 1 TASKS max
 `
 
-var cgroup2Files = []string{"cpu.weight", "cpu.max", "memory.max", "memory.min", "memory.low", "memory.high", "memory.swap.max", "memory.oom.group", "pids.max", "hugetlb.2MB.max"}
+var cgroup2Files = []string{"cpu.weight", "cpu.max", "memory.max", "memory.min", "memory.low", "memory.high",
+	"memory.swap.max", "memory.oom.group", "pids.max", "hugetlb.2MB.max"}
 
 // cgroup2 compares all values of one driver with the table.
 func cgroup2(t *testing.T, init wire.InitKind, driver string, n names) {
 	t.Parallel()
 	c := rig.Shared(t)
 	ns := c.Namespace(t)
-	node := c.Join(t, lab.Boot(t, "swap", lab.Options{Init: init, Name: driver}), rig.JoinOptions{CgroupDriver: driver, Config: cgroup2Config, AgentFlags: []string{"--create-missing-cgroups"}})
+	node := c.Join(t, lab.Boot(t, "swap", lab.Options{Init: init, Name: driver}), rig.JoinOptions{CgroupDriver: driver,
+		Config: cgroup2Config, AgentFlags: []string{"--create-missing-cgroups"}})
 	for name, r := range cgroup2Pods {
 		runPod(t, c, ns, name, node.Name, r)
 	}
@@ -163,7 +166,8 @@ func runPod(t *testing.T, c *rig.Cluster, ns, name, node string, r corev1.Resour
 	grace := int64(1)
 	createReady(t, c, ns, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       corev1.PodSpec{NodeName: node, TerminationGracePeriodSeconds: &grace, Containers: []corev1.Container{{Name: "c", Image: image.Demo, Args: []string{"sleep", "infinity"}, Resources: r}}},
+		Spec: corev1.PodSpec{NodeName: node, TerminationGracePeriodSeconds: &grace,
+			Containers: []corev1.Container{{Name: "c", Image: image.Demo, Args: []string{"sleep", "infinity"}, Resources: r}}},
 	})
 }
 

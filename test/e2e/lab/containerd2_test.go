@@ -36,7 +36,8 @@ func TestContainerd2(t *testing.T) {
 
 	n := runningNode{t: t, c: c, ns: c.Namespace(t), names: systemdNames}
 	n.GuestNode = c.Join(t, g, rig.JoinOptions{CgroupDriver: "cgroupfs"})
-	if node, err := c.API.CoreV1().Nodes().Get(t.Context(), n.Name, metav1.GetOptions{}); err != nil || !strings.HasPrefix(node.Status.NodeInfo.ContainerRuntimeVersion, "containerd://2.") {
+	if node, err := c.API.CoreV1().Nodes().Get(t.Context(), n.Name, metav1.GetOptions{}); err != nil ||
+		!strings.HasPrefix(node.Status.NodeInfo.ContainerRuntimeVersion, "containerd://2.") {
 		t.Fatalf("the runtime is %s, %v", node.Status.NodeInfo.ContainerRuntimeVersion, err)
 	}
 	n.takes("systemd")

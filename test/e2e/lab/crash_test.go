@@ -55,7 +55,8 @@ func TestCrashAndReturn(t *testing.T) {
 	n.StartAgent(t)
 	n.WaitReady(t)
 	wantPod(t, c, ns, "patient runs again", patient, func(p *corev1.Pod) error {
-		if s := p.Status.ContainerStatuses; podReady(p) != nil || s[0].RestartCount != 1 || s[0].ContainerID == patient.Status.ContainerStatuses[0].ContainerID {
+		if s := p.Status.ContainerStatuses; podReady(p) != nil || s[0].RestartCount != 1 ||
+			s[0].ContainerID == patient.Status.ContainerStatuses[0].ContainerID {
 			return fmt.Errorf("%w, %+v", podReady(p), s)
 		}
 		return nil
@@ -79,10 +80,13 @@ func runTolerant(t *testing.T, c *rig.Cluster, ns, name, node string, seconds *i
 	grace := int64(1)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       corev1.PodSpec{NodeName: node, TerminationGracePeriodSeconds: &grace, Containers: []corev1.Container{{Name: "c", Image: image.Demo, Args: []string{"run", "log --lines 1", "sleep infinity"}}}},
+		Spec: corev1.PodSpec{NodeName: node, TerminationGracePeriodSeconds: &grace,
+			Containers: []corev1.Container{{Name: "c", Image: image.Demo, Args: []string{"run", "log --lines 1",
+				"sleep infinity"}}}},
 	}
 	for _, taint := range []string{corev1.TaintNodeUnreachable, corev1.TaintNodeNotReady} {
-		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: seconds})
+		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: taint, Operator: corev1.TolerationOpExists,
+			Effect: corev1.TaintEffectNoExecute, TolerationSeconds: seconds})
 	}
 	return createReady(t, c, ns, pod)
 }

@@ -45,7 +45,8 @@ mkdir -p /var/lib/kubelet /var/lib/containerd
 mount -o loop,prjquota /var/lib/node.disk /var/lib/kubelet
 mount -o loop /var/lib/images.disk /var/lib/containerd`)
 	n.GuestNode = c.Join(t, guest, rig.JoinOptions{Config: map[string]any{
-		"evictionHard":                     map[string]string{"nodefs.available": "60Mi", "nodefs.inodesFree": "600", "imagefs.available": "150Mi"},
+		"evictionHard": map[string]string{"nodefs.available": "60Mi", "nodefs.inodesFree": "600",
+			"imagefs.available": "150Mi"},
 		"evictionPressureTransitionPeriod": "5s", "imageMinimumGCAge": "1ns",
 	}})
 	n.load("steady", "sleep infinity")
@@ -71,11 +72,13 @@ func (n evictingNode) deletedFiles() {
 	limit := resource.MustParse("20Mi")
 	c := sized("c", "10m,16Mi", "")
 	pod := n.pod("limited", []corev1.Container{c})
-	pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &limit}}}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "data",
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &limit}}}}
 	pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
 	n.postPod(pod)
 	pod = n.until("limited", "is ready", podReady)
-	n.Start(n.t, lab.Command{Args: []string{"sh", "-c", `exec 9>"$0/big" && fallocate -l 40M "$0/big" && rm "$0/big" && sleep infinity`, volume(pod)}})
+	n.Start(n.t, lab.Command{Args: []string{"sh", "-c",
+		`exec 9>"$0/big" && fallocate -l 40M "$0/big" && rm "$0/big" && sleep infinity`, volume(pod)}})
 	pod = n.until("limited", "is evicted", isEvicted)
 	if want := `Usage of EmptyDir volume "data" exceeds the limit "20Mi". `; pod.Status.Message != want {
 		n.t.Errorf("its message is %q, want %q", pod.Status.Message, want)

@@ -21,7 +21,8 @@ import (
 // together.
 func evictingMemory(more map[string]any) map[string]any {
 	config := map[string]any{
-		"systemReserved": map[string]string{"memory": "400Mi"}, "evictionHard": map[string]string{"memory.available": "100Mi"},
+		"systemReserved":                   map[string]string{"memory": "400Mi"},
+		"evictionHard":                     map[string]string{"memory.available": "100Mi"},
 		"evictionPressureTransitionPeriod": "2s",
 	}
 	for field, value := range more {
@@ -48,7 +49,8 @@ func TestEvictingMemory(t *testing.T) {
 	n.run("runtime hung", evictingNode.runtimeHung)
 
 	n.again(map[string]any{
-		"evictionSoft": map[string]string{"allocatableMemory.available": "300Mi"}, "evictionSoftGracePeriod": map[string]string{"allocatableMemory.available": "2s"},
+		"evictionSoft":              map[string]string{"allocatableMemory.available": "300Mi"},
+		"evictionSoftGracePeriod":   map[string]string{"allocatableMemory.available": "2s"},
 		"evictionMaxPodGracePeriod": 600,
 	})
 	n.run("refuses SIGTERM", evictingNode.refuses)
@@ -63,7 +65,8 @@ func TestEvictingMemory(t *testing.T) {
 
 	line := n.tasksLeft() - 250
 	n.again(map[string]any{
-		"evictionHard": map[string]string{"memory.available": "100Mi", "pid.available": fmt.Sprint(line)}, "podPidsLimit": 400,
+		"evictionHard": map[string]string{"memory.available": "100Mi",
+			"pid.available": fmt.Sprint(line)}, "podPidsLimit": 400,
 	}, "--reclaim-memory")
 	n.run("reclaim", evictingNode.reclaims)
 	n.run("fork bomb", evictingNode.forkBomb)
@@ -82,7 +85,8 @@ func (n evictingNode) run(name string, scenario func(evictingNode)) {
 		inner.t = t
 		t.Cleanup(func() {
 			if t.Failed() { // the next one needs the state that this one leaves
-				_, _ = n.c.TryKubectl(n.t, "--namespace", n.ns, "delete", "pod", "--grace-period=1", "--field-selector=metadata.name!=steady")
+				_, _ = n.c.TryKubectl(n.t, "--namespace", n.ns, "delete", "pod", "--grace-period=1",
+					"--field-selector=metadata.name!=steady")
 			}
 		})
 		scenario(inner)
@@ -122,7 +126,8 @@ func (n evictingNode) postLoad(name, request string, grace int64, verbs ...strin
 	c.VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
 	pod := n.pod(name, []corev1.Container{c})
 	pod.Spec.RestartPolicy, pod.Spec.TerminationGracePeriodSeconds = corev1.RestartPolicyAlways, &grace
-	pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "data",
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	n.postPod(pod)
 }
 
@@ -137,7 +142,8 @@ func (n evictingNode) postPod(pod *corev1.Pod) {
 func (n evictingNode) evicted(name, resource string) {
 	n.t.Helper()
 	pod := n.until(name, "is evicted", isEvicted)
-	if want := "The node was low on resource: " + resource + ". Threshold quantity: "; !strings.HasPrefix(pod.Status.Message, want) {
+	if want := "The node was low on resource: " + resource +
+		". Threshold quantity: "; !strings.HasPrefix(pod.Status.Message, want) {
 		n.t.Errorf("the message of %s is %q, want %q", name, pod.Status.Message, want)
 	}
 	for _, s := range pod.Status.ContainerStatuses {
@@ -163,7 +169,8 @@ func isEvicted(p *corev1.Pod) error {
 func (n evictingNode) lives(name string) {
 	n.t.Helper()
 	n.until(name, "runs on", func(p *corev1.Pod) error {
-		if s := p.Status.ContainerStatuses; p.Status.Phase != corev1.PodRunning || s[0].State.Running == nil || s[0].RestartCount != 0 {
+		if s := p.Status.ContainerStatuses; p.Status.Phase != corev1.PodRunning || s[0].State.Running == nil ||
+			s[0].RestartCount != 0 {
 			return fmt.Errorf("%s: %s: %+v", p.Status.Phase, p.Status.Message, s)
 		}
 		return nil
@@ -235,7 +242,8 @@ func (n evictingNode) manySmall() {
 	}
 	left := func() (left []string, err error) {
 		for _, name := range names {
-			phase, err := n.c.TryKubectl(n.t, "--namespace", n.ns, "get", "pod", name, "-o", "jsonpath={.status.phase} {.status.reason}")
+			phase, err := n.c.TryKubectl(n.t, "--namespace", n.ns, "get", "pod", name, "-o",
+				"jsonpath={.status.phase} {.status.reason}")
 			if err != nil {
 				return nil, err
 			}
@@ -361,7 +369,9 @@ const cachedFile = "/var/lib/cached"
 // fillsCache reads a file of some MiB until its cache is active and charged to the pod.
 func (n evictingNode) fillsCache(pod *corev1.Pod, mib int) {
 	n.t.Helper()
-	n.inside(pod, fmt.Sprintf(`dd if=/dev/zero of=%s bs=1M count=%d 2>/dev/null; while :; do cat %[1]s > /dev/null; sleep 1; done`, cachedFile, mib))
+	n.inside(pod,
+		fmt.Sprintf(`dd if=/dev/zero of=%s bs=1M count=%d 2>/dev/null; while :; do cat %[1]s > /dev/null; sleep 1; done`,
+			cachedFile, mib))
 	rig.Eventually(n.t, podWithin, "the cache is in use", func(context.Context) error {
 		if active := n.stat(pod, "active_file"); active < int64(mib)<<20*3/4 {
 			return fmt.Errorf("%d bytes are", active)
@@ -389,7 +399,8 @@ func (n evictingNode) stat(pod *corev1.Pod, key string) (value int64) {
 // is overwritten. Both pods grow slower than the disk writes pages: otherwise the kernel kills although swap is left.
 func (n evictingNode) swaps() {
 	n.Run(n.t, "rm", "-f", cachedFile)
-	n.postLoad("swapper", "480Mi", 1, "memory --hold=540Mi --grow=4Mi --max=606Mi") // may have 300Mi in swap, in proportion to its request
+	// may have 300Mi in swap, in proportion to its request
+	n.postLoad("swapper", "480Mi", 1, "memory --hold=540Mi --grow=4Mi --max=606Mi")
 	n.holds("swapper", 606)
 	pod := n.until("swapper", "is there", func(*corev1.Pod) error { return nil })
 	if swapped := n.read(n.group(pod, "c"), "memory.swap.current"); len(swapped) < len("10000000") {
@@ -405,7 +416,8 @@ func (n evictingNode) swaps() {
 // reclaims: as pageCache, with a signal that counts the cache: the agent makes the kernel drop it in time.
 func (n evictingNode) reclaims() {
 	pod := n.load("cacher", "sleep infinity")
-	n.inside(pod, `dd if=/dev/zero of=/var/lib/cached bs=1M count=200 2>/dev/null; cat /var/lib/cached /var/lib/cached /var/lib/cached > /dev/null; sleep infinity`)
+	n.inside(pod,
+		`dd if=/dev/zero of=/var/lib/cached bs=1M count=200 2>/dev/null; cat /var/lib/cached /var/lib/cached /var/lib/cached > /dev/null; sleep infinity`)
 	rig.Eventually(n.t, podWithin, "the cache is in use", func(context.Context) error {
 		if active := n.stat(pod, "active_file"); active < 150<<20 {
 			return fmt.Errorf("%d bytes are", active)
@@ -446,7 +458,8 @@ func (n evictingNode) forkBomb() {
 }
 
 func (n evictingNode) ready() error {
-	status, err := n.c.TryKubectl(n.t, "get", "node", n.Name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+	status, err := n.c.TryKubectl(n.t, "get", "node", n.Name, "-o",
+		`jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
 	if err == nil && status != "True" {
 		err = errors.New("Ready is " + status)
 	}

@@ -66,8 +66,10 @@ func (n evictingNode) fullAndPowerless() {
 	n.Run(t, "fallocate", "-l", "120M", volume(pod)+"/big")
 	n.Agent.Stop()
 	// No sockets whose inodes were used, and a record that was cut off.
-	n.Run(t, "sh", "-c", `cd /var/lib/kubelet && : > filled-by-the-lab && rm -rf device-plugins pod-resources pki && mkdir -p journal && printf '0badc0de {"number":4,"kind":"evic' >> journal/decisions`)
-	n.Run(t, "sh", "-c", `mkdir /var/lib/kubelet/many && cd /var/lib/kubelet/many && i=0 && while (: > $i) 2>/dev/null; do i=$((i+1)); done; test $i -gt 100`)
+	n.Run(t, "sh", "-c",
+		`cd /var/lib/kubelet && : > filled-by-the-lab && rm -rf device-plugins pod-resources pki && mkdir -p journal && printf '0badc0de {"number":4,"kind":"evic' >> journal/decisions`)
+	n.Run(t, "sh", "-c",
+		`mkdir /var/lib/kubelet/many && cd /var/lib/kubelet/many && i=0 && while (: > $i) 2>/dev/null; do i=$((i+1)); done; test $i -gt 100`)
 	full := n.FillDisk(t, "/var/lib/kubelet", unit.MiB)
 	n.Run(t, "sh", "-c", lastBytes, "/var/lib/kubelet/many")
 	n.Kill()
@@ -104,7 +106,8 @@ func (n evictingNode) readOnlyDisk() {
 	n.WaitReady(t)
 	n.postLoad("writes", "16Mi", 1, "sleep infinity")
 	n.until("writes", "shows that the disk is read-only", func(p *corev1.Pod) error {
-		text := n.c.Kubectl(t, "--namespace", n.ns, "get", "events", "--field-selector", "involvedObject.name=writes,reason=FailedMount", "-o", "jsonpath={.items[*].message}")
+		text := n.c.Kubectl(t, "--namespace", n.ns, "get", "events", "--field-selector",
+			"involvedObject.name=writes,reason=FailedMount", "-o", "jsonpath={.items[*].message}")
 		if text == "" {
 			return errors.New("no Event FailedMount")
 		}
@@ -122,7 +125,8 @@ func (n evictingNode) readOnlyDisk() {
 func (n evictingNode) otherYears() {
 	steady := n.until("steady", "is ready", podReady)
 	token := func(ctx context.Context) string {
-		text, _ := n.Output(ctx, "sh", "-c", fmt.Sprintf("cat /var/lib/kubelet/memory/%s/kubernetes.io~projected/*/token", steady.UID))
+		text, _ := n.Output(ctx, "sh", "-c", fmt.Sprintf("cat /var/lib/kubelet/memory/%s/kubernetes.io~projected/*/token",
+			steady.UID))
 		return text
 	}
 	for i, years := range []int{2, 0, -2, 0} {
@@ -131,12 +135,13 @@ func (n evictingNode) otherYears() {
 			n.t.Fatal("it has no token")
 		}
 		n.SetClock(n.t, time.Now().AddDate(years, 0, 0))
-		rig.Eventually(n.t, podWithin, fmt.Sprintf("another token, %d years from now", years), func(ctx context.Context) error {
-			if now := token(ctx); now == "" || now == had {
-				return errors.New("it is the same")
-			}
-			return nil
-		})
+		rig.Eventually(n.t, podWithin, fmt.Sprintf("another token, %d years from now", years),
+			func(ctx context.Context) error {
+				if now := token(ctx); now == "" || now == had {
+					return errors.New("it is the same")
+				}
+				return nil
+			})
 		n.WaitReady(n.t)
 		n.takesPods(fmt.Sprint("in-another-year-", i))
 		n.alive()

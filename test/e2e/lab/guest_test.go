@@ -52,7 +52,8 @@ func TestGuestObeys(t *testing.T) {
 	})
 	t.Run("disk", func(t *testing.T) {
 		path := g.FillDisk(t, "/var/lib", 8*unit.MiB)
-		if out, err := g.Output(t.Context(), "dd", "if=/dev/zero", "of=/var/lib/more", "bs=1M", "count=16"); err == nil || !strings.Contains(err.Error(), "No space left") {
+		if out, err := g.Output(t.Context(), "dd", "if=/dev/zero", "of=/var/lib/more", "bs=1M", "count=16"); err == nil ||
+			!strings.Contains(err.Error(), "No space left") {
 			t.Errorf("16 MiB fit in what was left: %s %v", out, err)
 		}
 		g.Run(t, "rm", path, "/var/lib/more")
@@ -87,13 +88,15 @@ func commands(t *testing.T, g *lab.Guest) {
 	}
 	var out, complaint strings.Builder
 	err := g.Exec(t.Context(), lab.Command{
-		Args: []string{"sh", "-c", "cat; echo $X; pwd; echo bad >&2; exit 7"}, Env: []string{"X=y"}, Dir: "/usr", Stdin: strings.NewReader("in\n"), Stdout: &out, Stderr: &complaint,
+		Args: []string{"sh", "-c", "cat; echo $X; pwd; echo bad >&2; exit 7"}, Env: []string{"X=y"}, Dir: "/usr",
+		Stdin: strings.NewReader("in\n"), Stdout: &out, Stderr: &complaint,
 	})
 	var exit *lab.ExitError
 	if !errors.As(err, &exit) || exit.Exit.Code != 7 || out.String() != "in\ny\n/usr\n" || complaint.String() != "bad\n" {
 		t.Errorf("%v, %q, %q", err, out.String(), complaint.String())
 	}
-	for script, want := range map[string]string{"echo why >&2; exit 1": "exit status 1: why", "kill -9 $$": "killed by signal 9"} {
+	for script, want := range map[string]string{"echo why >&2; exit 1": "exit status 1: why",
+		"kill -9 $$": "killed by signal 9"} {
 		if _, err := g.Output(t.Context(), "sh", "-c", script); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", script, err, want)
 		}

@@ -16,13 +16,15 @@ import (
 // onKernel are packages and those of their tests that need kernel features. In a guest they must run and not be
 // skipped: cgroup v2, pressure stall information and project quota, which many machines lack.
 var onKernel = []struct{ pkg, must string }{
-	{"host/cgroup", "TestLiveKillEndsAForkBomb TestLiveApplyIsWhatTheKernelHolds TestLiveLimitNotifies TestLiveReclaim TestKillWhatIsGone"},
+	{"host/cgroup",
+		"TestLiveKillEndsAForkBomb TestLiveApplyIsWhatTheKernelHolds TestLiveLimitNotifies TestLiveReclaim TestKillWhatIsGone"},
 	{"host/psi", "TestTriggerOnThisKernel"},
 	{"host/epoll", "TestWaitReturnsNotifications"},
 	{"host/process", "TestLockMemory"},
 	{"host/quota", "TestCounts"},
 	{"agent/stats", "TestVolumeByQuota"},
-	{"agent/eviction", "TestTheGrowerGoesBeforeTheKernelKills TestPageCacheEvictsNobodyWhereItCountsAsAvailable TestAHardThresholdDoesNotWaitForASoftEviction TestAGroupThatVanishesIsNoReasonToKill TestThePollAloneIsInTime"},
+	{"agent/eviction",
+		"TestTheGrowerGoesBeforeTheKernelKills TestPageCacheEvictsNobodyWhereItCountsAsAvailable TestAHardThresholdDoesNotWaitForASoftEviction TestAGroupThatVanishesIsNoReasonToKill TestThePollAloneIsInTime"},
 }
 
 // TestOnAnotherKernel runs these tests on a kernel that has what this machine's may lack.
@@ -42,7 +44,8 @@ func TestOnAnotherKernel(t *testing.T) {
 		t.Run(p.pkg, func(t *testing.T) {
 			name := path.Base(p.pkg) + ".test"
 			g.CopyIn(t, filepath.Join(dir, name), "/tmp/"+name)
-			out, err := g.Output(t.Context(), "sh", "-c", `mkdir -p /var/lib/tests && cd /tmp && TMPDIR=/var/lib/tests "./$0" -test.v -test.timeout 5m -test.run "^($1)$" 2>&1`, name, strings.ReplaceAll(p.must, " ", "|"))
+			out, err := g.Output(t.Context(), "sh", "-c",
+				`mkdir -p /var/lib/tests && cd /tmp && TMPDIR=/var/lib/tests "./$0" -test.v -test.timeout 5m -test.run "^($1)$" 2>&1`, name, strings.ReplaceAll(p.must, " ", "|"))
 			for _, test := range strings.Fields(p.must) {
 				if !strings.Contains(out, "--- PASS: "+test+" ") {
 					t.Errorf("%s has not passed", test)

@@ -28,20 +28,24 @@ func (n *pinnedNode) broken(pinned map[string]string, policy string) {
 		logged []string
 	}{
 		{"truncated checkpoints", pinnedConfig(policy), func() { n.checkpoints(truncated) },
-			[]string{said("cpu_manager_state", truncated), said("memory_manager_state", truncated), said("kubelet_internal_checkpoint", truncated)}},
+			[]string{said("cpu_manager_state", truncated), said("memory_manager_state", truncated),
+				said("kubelet_internal_checkpoint", truncated)}},
 		{"checkpoints of other policies and another machine, and none of these policies any more", map[string]any{},
 			func() { n.checkpoints(elsewhere) }, []string{said("cpu_manager_state", elsewhere)}},
 		{"CPUs and memory reserved that pods have", n.reserving(policy, one, two), func() {},
-			[]string{fmt.Sprintf("container c: CPUs %v: offline, reserved or assigned", one.cpus), fmt.Sprintf("numaNodes=[%v] type=memory owned=48Mi has=18Mi", two.mems)}},
+			[]string{fmt.Sprintf("container c: CPUs %v: offline, reserved or assigned", one.cpus),
+				fmt.Sprintf("numaNodes=[%v] type=memory owned=48Mi has=18Mi", two.mems)}},
 		{"a CPU of a pod's own fewer, and less memory", pinnedConfig(policy), func() {
 			for cpu := range lost.All() {
 				n.OfflineCPU(n.t, cpu)
 			}
 			n.movedTo("one", kept, one.mems, pinned) // the kernel does that
-			n.Run(n.t, "sh", "-c", "echo 8 > /sys/devices/system/node/node3/hugepages/hugepages-2048kB/nr_hugepages && grep -q '^[1-9]' /sys/devices/system/node/node3/hugepages/hugepages-2048kB/nr_hugepages")
+			n.Run(n.t, "sh", "-c",
+				"echo 8 > /sys/devices/system/node/node3/hugepages/hugepages-2048kB/nr_hugepages && grep -q '^[1-9]' /sys/devices/system/node/node3/hugepages/hugepages-2048kB/nr_hugepages")
 			// What is left of the pod's core is now the core with the fewest CPUs, so systemReserved takes its one CPU
 			// there.
-		}, []string{fmt.Sprintf("container c: CPUs %v: offline, reserved or assigned", one.cpus), fmt.Sprintf("%v is assigned: missing %v", one.cpus, lost)}},
+		}, []string{fmt.Sprintf("container c: CPUs %v: offline, reserved or assigned", one.cpus),
+			fmt.Sprintf("%v is assigned: missing %v", one.cpus, lost)}},
 		{"the CPU again, and another topology policy", pinnedConfig("single-numa-node"), func() {
 			for cpu := range lost.All() {
 				n.OnlineCPU(n.t, cpu)
@@ -106,13 +110,15 @@ func (n *pinnedNode) reserving(policy string, cpus, memory held) map[string]any 
 	config := maps.Clone(pinnedConfig(policy))
 	config["reservedSystemCPUs"] = cpus.cpus.String()
 	config["systemReserved"] = map[string]string{"memory": "530Mi"}
-	config["reservedMemory"] = []map[string]any{reservedMemory(0, "150Mi"), reservedMemory(machine.NUMAID(memory.mems.Lowest()), "430Mi")}
+	config["reservedMemory"] = []map[string]any{reservedMemory(0, "150Mi"),
+		reservedMemory(machine.NUMAID(memory.mems.Lowest()), "430Mi")}
 	return config
 }
 
 func (n *pinnedNode) checkpoints(text string) {
 	n.t.Helper()
-	for _, name := range []string{"cpu_manager_state", "memory_manager_state", "device-plugins/kubelet_internal_checkpoint"} {
+	for _, name := range []string{"cpu_manager_state", "memory_manager_state",
+		"device-plugins/kubelet_internal_checkpoint"} {
 		n.Write(n.t, "/var/lib/kubelet/"+name, text)
 	}
 }

@@ -80,7 +80,8 @@ func TestPinnedDevices(t *testing.T) {
 
 func (n *devicesNode) startPlugin() {
 	n.t.Helper()
-	n.plugin, n.input = n.program(pluginPath, "--resource", gpu, "--devices", "gpu0@1,gpu1@1,gpu2@0", "--env", "GPUS", "--nodes")
+	n.plugin, n.input = n.program(pluginPath, "--resource", gpu, "--devices", "gpu0@1,gpu1@1,gpu2@0", "--env", "GPUS",
+		"--nodes")
 }
 
 func (n *devicesNode) killPlugin() {
@@ -119,7 +120,8 @@ func (n *devicesNode) wantHeld(p *corev1.Pod, h held, node int, devices ...strin
 		cpus = idset.Of(4, 5, 6, 7)
 	}
 	if !slices.Equal(h.devices, devices) || !h.cpus.Minus(cpus).IsEmpty() || !h.mems.Equal(idset.Of(node)) {
-		n.t.Errorf("%s has %v, CPUs %v, memory of nodes %v; want %v, all on node %d", p.Name, h.devices, h.cpus, h.mems, devices, node)
+		n.t.Errorf("%s has %v, CPUs %v, memory of nodes %v; want %v, all on node %d", p.Name, h.devices, h.cpus, h.mems,
+			devices, node)
 	}
 	told := n.Run(n.t, "sh", "-c", "tr '\\0' '\\n' < /proc/"+n.pid(p)+"/environ | grep ^GPUS=")
 	if want := "GPUS=" + strings.Join(devices, ","); told != want {
@@ -151,7 +153,8 @@ func (n *devicesNode) reboots(had held) {
 	n.StartAgent(n.t)
 	n.until("first", "waiting for its devices", func(p *corev1.Pod) error {
 		for _, c := range p.Status.Conditions {
-			if c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionFalse && c.Reason == "WaitingForDevices" && strings.Contains(c.Message, gpu+": its device plugin is not registered") {
+			if c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionFalse &&
+				c.Reason == "WaitingForDevices" && strings.Contains(c.Message, gpu+": its device plugin is not registered") {
 				return nil
 			}
 		}

@@ -114,7 +114,8 @@ func (n *pinnedNode) apart() {
 	said := strings.TrimSpace(n.watch.Output())
 	last := said[strings.LastIndex(said, "\n")+1:]
 	var looks, overlaps int
-	if _, err := fmt.Sscanf(last, "looked %d times, %d overlaps", &looks, &overlaps); err != nil || overlaps > 0 || looks < 50 {
+	if _, err := fmt.Sscanf(last, "looked %d times, %d overlaps", &looks, &overlaps); err != nil || overlaps > 0 ||
+		looks < 50 {
 		n.t.Errorf("the watch: %v: %s", err, said)
 	}
 	n.step(last)
@@ -155,7 +156,8 @@ func (n *pinnedNode) pod(name string, cpus int64, args ...string) *corev1.Pod {
 	grace := int64(1)
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       corev1.PodSpec{NodeName: n.Name, TerminationGracePeriodSeconds: &grace, Containers: []corev1.Container{{Name: "c", Image: image.Demo, Args: args, Resources: r}}},
+		Spec: corev1.PodSpec{NodeName: n.Name, TerminationGracePeriodSeconds: &grace,
+			Containers: []corev1.Container{{Name: "c", Image: image.Demo, Args: args, Resources: r}}},
 	}
 }
 
@@ -163,7 +165,8 @@ func (n *pinnedNode) pod(name string, cpus int64, args ...string) *corev1.Pod {
 func (n *pinnedNode) pid(p *corev1.Pod) string {
 	n.t.Helper()
 	_, id, _ := strings.Cut(p.Status.ContainerStatuses[0].ContainerID, "://")
-	pids := strings.Fields(n.Run(n.t, "sh", "-c", "cat /sys/fs/cgroup/kubepods/*/"+id+"/cgroup.procs /sys/fs/cgroup/kubepods/*/*/"+id+"/cgroup.procs 2>/dev/null; true"))
+	pids := strings.Fields(n.Run(n.t, "sh", "-c", "cat /sys/fs/cgroup/kubepods/*/"+id+
+		"/cgroup.procs /sys/fs/cgroup/kubepods/*/*/"+id+"/cgroup.procs 2>/dev/null; true"))
 	if len(pids) == 0 {
 		n.t.Fatalf("nothing of %s runs in container %s", p.Name, id)
 	}
@@ -174,7 +177,8 @@ func (n *pinnedNode) pid(p *corev1.Pod) string {
 func (n *pinnedNode) where(p *corev1.Pod) string {
 	n.t.Helper()
 	pid := n.pid(p)
-	return pid + " " + strings.Join(strings.Fields(n.Run(n.t, "grep", "-E", "Cpus_allowed_list|Mems_allowed_list", "/proc/"+pid+"/status")), " ")
+	return pid + " " + strings.Join(strings.Fields(n.Run(n.t, "grep", "-E", "Cpus_allowed_list|Mems_allowed_list",
+		"/proc/"+pid+"/status")), " ")
 }
 
 // place is the wanted result of where.
@@ -201,7 +205,8 @@ func (n *pinnedNode) isHome(p *corev1.Pod) held {
 	if elsewhere > 0 {
 		t.Errorf("%s: %d pages on its nodes %v, %d elsewhere", p.Name, here, h.mems, elsewhere)
 	}
-	t.Logf("%s: CPUs %v, %d pages of memory on nodes %v, none elsewhere, devices %v", p.Name, h.cpus, here, h.mems, h.devices)
+	t.Logf("%s: CPUs %v, %d pages of memory on nodes %v, none elsewhere, devices %v", p.Name, h.cpus, here, h.mems,
+		h.devices)
 	return h
 }
 
@@ -242,7 +247,8 @@ type held struct {
 
 // published decodes the node's NodeResourceTopology object as the scheduler does.
 func (n *pinnedNode) published(ctx context.Context) (*topology.Node, error) {
-	body, err := n.c.API.CoreV1().RESTClient().Get().AbsPath("/apis", topology.GroupVersion.String(), topology.Resource, n.Name).DoRaw(ctx)
+	body, err := n.c.API.CoreV1().RESTClient().Get().AbsPath("/apis", topology.GroupVersion.String(), topology.Resource,
+		n.Name).DoRaw(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -290,7 +296,8 @@ func (n *pinnedNode) wantShared(p *corev1.Pod) {
 		if err != nil {
 			return err
 		}
-		if got, want := n.where(p), fmt.Sprintf("Cpus_allowed_list: %v ", node.State.SharedCPUs()); !strings.Contains(got, want) {
+		if got, want := n.where(p), fmt.Sprintf("Cpus_allowed_list: %v ", node.State.SharedCPUs()); !strings.Contains(got,
+			want) {
 			return fmt.Errorf("%q, want %q in it", got, want)
 		}
 		return nil

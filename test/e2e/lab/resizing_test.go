@@ -77,7 +77,8 @@ func (n runningNode) restarts() {
 	t := n.t
 	t.Helper()
 	r := sized("r", "50m,16Mi", "100m,32Mi")
-	r.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+	r.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory,
+		RestartPolicy: corev1.RestartContainer}}
 	spec := n.pod("torn", []corev1.Container{sized("a", "50m,16Mi", "100m,32Mi"), r})
 	spec.Spec.RestartPolicy = corev1.RestartPolicyAlways
 	pod := createReady(t, n.c, n.ns, spec)

@@ -41,7 +41,8 @@ func newRunningNode(t *testing.T, name string, init wire.InitKind, driver string
 	t.Helper()
 	c := rig.Shared(t)
 	n := runningNode{t: t, c: c, ns: c.Namespace(t), names: names}
-	n.GuestNode = c.Join(t, lab.Boot(t, "tiny", lab.Options{Init: init, Name: name + "-" + driver}), rig.JoinOptions{CgroupDriver: driver})
+	n.GuestNode = c.Join(t, lab.Boot(t, "tiny", lab.Options{Init: init, Name: name + "-" + driver}),
+		rig.JoinOptions{CgroupDriver: driver})
 	return n
 }
 
@@ -115,7 +116,8 @@ func (n runningNode) killsWhole() {
 		t.Errorf("the neighbour: %+v", d)
 	}
 	victim := n.victim(pod, "c")
-	if said := n.status(end, "c").State.Terminated.Message; victim == pid || !strings.HasPrefix(said, "Process "+victim+" (workload) of container c was killed by the kernel") {
+	if said := n.status(end, "c").State.Terminated.Message; victim == pid ||
+		!strings.HasPrefix(said, "Process "+victim+" (workload) of container c was killed by the kernel") {
 		t.Errorf("the kernel chose process %s, the container's first is %s, its status says: %s", victim, pid, said)
 	}
 	n.event("whole", "Process "+victim+" (workload) of container c was killed by the kernel", containersLimit)
@@ -158,14 +160,16 @@ func sized(name, requests, limits string) corev1.Container {
 		cpu, memory, _ := strings.Cut(text, ",")
 		return amounts(cpu, memory)
 	}
-	return corev1.Container{Name: name, Image: image.Demo, Args: []string{"sleep", "infinity"}, Resources: corev1.ResourceRequirements{Requests: list(requests), Limits: list(limits)}}
+	return corev1.Container{Name: name, Image: image.Demo, Args: []string{"sleep", "infinity"},
+		Resources: corev1.ResourceRequirements{Requests: list(requests), Limits: list(limits)}}
 }
 
 func (n runningNode) pod(name string, containers []corev1.Container) *corev1.Pod {
 	grace := int64(1)
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       corev1.PodSpec{NodeName: n.Name, RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: &grace, Containers: containers},
+		Spec: corev1.PodSpec{NodeName: n.Name, RestartPolicy: corev1.RestartPolicyNever,
+			TerminationGracePeriodSeconds: &grace, Containers: containers},
 	}
 }
 
@@ -176,14 +180,16 @@ func (n runningNode) create(name string, containers ...corev1.Container) *corev1
 
 func (n runningNode) post(name string, containers ...corev1.Container) {
 	n.t.Helper()
-	if _, err := n.c.API.CoreV1().Pods(n.ns).Create(n.t.Context(), n.pod(name, containers), metav1.CreateOptions{}); err != nil {
+	if _, err := n.c.API.CoreV1().Pods(n.ns).Create(n.t.Context(), n.pod(name, containers),
+		metav1.CreateOptions{}); err != nil {
 		n.t.Fatal(err)
 	}
 }
 
 // in runs a verb of the workload in a container, as users do.
 func (n runningNode) in(pod, container string, args ...string) (string, error) {
-	return n.c.TryKubectl(n.t, append([]string{"--namespace", n.ns, "exec", pod, "-c", container, "--", "/workload"}, args...)...)
+	return n.c.TryKubectl(n.t, append([]string{"--namespace", n.ns, "exec", pod, "-c", container, "--", "/workload"},
+		args...)...)
 }
 
 func (n runningNode) until(name, what string, is func(*corev1.Pod) error) *corev1.Pod {
@@ -204,7 +210,8 @@ func ended(p *corev1.Pod) error {
 		return fmt.Errorf("%s", p.Status.Phase)
 	}
 	end := p.Status.ContainerStatuses[0].State.Terminated
-	if end == nil || end.Reason != "OOMKilled" || end.ExitCode != 137 || !strings.Contains(end.Message, "(workload)") || !strings.Contains(end.Message, anyLimit) {
+	if end == nil || end.Reason != "OOMKilled" || end.ExitCode != 137 || !strings.Contains(end.Message, "(workload)") ||
+		!strings.Contains(end.Message, anyLimit) {
 		return fmt.Errorf("%+v", p.Status.ContainerStatuses[0].State)
 	}
 	return nil
@@ -221,7 +228,8 @@ func (n runningNode) resize(pod, container, requests, limits string) *corev1.Pod
 func (n runningNode) ask(pod, container, requests, limits string) {
 	n.t.Helper()
 	want := sized(container, requests, limits).Resources
-	body := fmt.Sprintf(`{"spec":{"containers":[{"name":%q,"resources":{"requests":%s,"limits":%s}}]}}`, container, amountsJSON(want.Requests), amountsJSON(want.Limits))
+	body := fmt.Sprintf(`{"spec":{"containers":[{"name":%q,"resources":{"requests":%s,"limits":%s}}]}}`, container,
+		amountsJSON(want.Requests), amountsJSON(want.Limits))
 	n.c.Kubectl(n.t, "--namespace", n.ns, "patch", "pod", pod, "--subresource", "resize", "--patch", body)
 }
 
@@ -235,7 +243,8 @@ func (n runningNode) has(pod, container, requests, limits string) *corev1.Pod {
 	want := sized(container, requests, limits).Resources
 	return n.until(pod, container+" resized to "+requests, func(p *corev1.Pod) error {
 		s := n.status(p, container)
-		if s.Resources == nil || amountsJSON(s.Resources.Requests) != amountsJSON(want.Requests) || amountsJSON(s.Resources.Limits) != amountsJSON(want.Limits) {
+		if s.Resources == nil || amountsJSON(s.Resources.Requests) != amountsJSON(want.Requests) ||
+			amountsJSON(s.Resources.Limits) != amountsJSON(want.Limits) {
 			return fmt.Errorf("%+v, %+v", s.Resources, p.Status.Conditions)
 		}
 		for _, c := range p.Status.Conditions {
@@ -279,7 +288,8 @@ func (n runningNode) read(group, file string) string {
 func (n runningNode) wantSizes(p *corev1.Pod, want string) {
 	n.t.Helper()
 	var table strings.Builder
-	for _, row := range []struct{ name, group string }{{"a", n.group(p, "a")}, {"b", n.group(p, "b")}, {"pod", n.group(p, "")}, {"tier", n.burstable}} {
+	for _, row := range []struct{ name, group string }{{"a", n.group(p, "a")}, {"b", n.group(p, "b")},
+		{"pod", n.group(p, "")}, {"tier", n.burstable}} {
 		const script = `cd "/sys/fs/cgroup/$0" && for f; do tr " " / < $f; done`
 		values := n.Run(n.t, "sh", "-c", script, row.group, "cpu.weight", "cpu.max", "memory.max")
 		fmt.Fprintln(&table, row.name, strings.Join(strings.Fields(values), " "))
@@ -298,7 +308,8 @@ func (n runningNode) first(p *corev1.Pod, container string) string {
 // victim is the process that the kernel logged as killed in a container.
 func (n runningNode) victim(p *corev1.Pod, container string) string {
 	n.t.Helper()
-	found := regexp.MustCompile(`oom-kill:.*`+n.id(p, container)+`.*,pid=(\d+),`).FindAllStringSubmatch(n.Run(n.t, "dmesg"), -1)
+	found := regexp.MustCompile(`oom-kill:.*`+n.id(p, container)+`.*,pid=(\d+),`).FindAllStringSubmatch(n.Run(n.t,
+		"dmesg"), -1)
 	if len(found) != 1 {
 		n.t.Fatalf("the kernel's log has these kills in container %s: %v", container, found)
 	}
@@ -307,7 +318,8 @@ func (n runningNode) victim(p *corev1.Pod, container string) string {
 
 // events are the messages of the Events OOMKilled about a pod.
 func (n runningNode) events(ctx context.Context, pod string) ([]string, error) {
-	events, err := n.c.API.CoreV1().Events(n.ns).List(ctx, metav1.ListOptions{FieldSelector: fields.Set{"involvedObject.name": pod, "reason": "OOMKilled"}.String()})
+	events, err := n.c.API.CoreV1().Events(n.ns).List(ctx,
+		metav1.ListOptions{FieldSelector: fields.Set{"involvedObject.name": pod, "reason": "OOMKilled"}.String()})
 	if err != nil {
 		return nil, err
 	}

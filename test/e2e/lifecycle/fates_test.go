@@ -72,7 +72,8 @@ func (c *cluster) death(t *testing.T, doomed, left, right *rig.Program) {
 			waiting += one(p.Labels["app"] == "db" && p.DeletionTimestamp != nil)
 		}
 		if ready != 14 || waiting != 3 {
-			return fmt.Errorf("%d of 14 Deployment pods Ready elsewhere, %d of 3 StatefulSet pods waiting, %d terminating", ready, waiting, going)
+			return fmt.Errorf("%d of 14 Deployment pods Ready elsewhere, %d of 3 StatefulSet pods waiting, %d terminating",
+				ready, waiting, going)
 		}
 		return nil
 	})
@@ -91,7 +92,8 @@ func (c *cluster) death(t *testing.T, doomed, left, right *rig.Program) {
 func unknownAndClosed(n *corev1.Node) error {
 	unknown, closed := false, false
 	for _, s := range n.Status.Conditions {
-		unknown = unknown || s.Type == corev1.NodeReady && s.Status == corev1.ConditionUnknown && s.Reason == "NodeStatusUnknown"
+		unknown = unknown || s.Type == corev1.NodeReady && s.Status == corev1.ConditionUnknown &&
+			s.Reason == "NodeStatusUnknown"
 	}
 	for _, taint := range n.Spec.Taints {
 		closed = closed || taint.Key == corev1.TaintNodeUnreachable && taint.Effect == corev1.TaintEffectNoSchedule
@@ -200,17 +202,20 @@ func (c *cluster) metrics(t *testing.T) {
 	ctx := t.Context()
 	tokens := map[string]string{}
 	for _, name := range []string{"scraper", "stranger"} {
-		_, err := c.API.CoreV1().ServiceAccounts(c.ns).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		_, err := c.API.CoreV1().ServiceAccounts(c.ns).Create(ctx,
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		token, err := c.API.CoreV1().ServiceAccounts(c.ns).CreateToken(ctx, name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+		token, err := c.API.CoreV1().ServiceAccounts(c.ns).CreateToken(ctx, name, &authenticationv1.TokenRequest{},
+			metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		tokens[name] = token.Status.Token
 	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // its certificate is self-signed
+	// its certificate is self-signed
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	read := func(port, who string) (int, string) {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://127.0.0.1:"+port+"/metrics", nil)
 		if err != nil {
@@ -241,7 +246,9 @@ func (c *cluster) metrics(t *testing.T) {
 			_, body := read(port, "scraper")
 			all.WriteString(body)
 		}
-		for _, line := range []string{`node_collector_zone_size{zone=""} 7`, `node_collector_unhealthy_nodes_in_zone{zone=""} 3`, `node_collector_evictions_total{zone=""}`, "taint_eviction_controller_pod_deletions_total"} {
+		for _, line := range []string{`node_collector_zone_size{zone=""} 7`,
+			`node_collector_unhealthy_nodes_in_zone{zone=""} 3`, `node_collector_evictions_total{zone=""}`,
+			"taint_eviction_controller_pod_deletions_total"} {
 			if !strings.Contains(all.String(), line) {
 				return errors.New("no " + line)
 			}
@@ -300,7 +307,8 @@ func (c *cluster) comeBack(t *testing.T, doomed *rig.Program) {
 		return err
 	})
 	after, err := c.pod(t.Context(), static.Name)
-	if err != nil || after.UID != static.UID || !after.Status.ContainerStatuses[0].State.Running.StartedAt.Equal(&static.Status.ContainerStatuses[0].State.Running.StartedAt) {
+	if err != nil || after.UID != static.UID ||
+		!after.Status.ContainerStatuses[0].State.Running.StartedAt.Equal(&static.Status.ContainerStatuses[0].State.Running.StartedAt) {
 		t.Errorf("the static pod was not left alone: %v %+v", err, after.Status.ContainerStatuses)
 	}
 }
@@ -321,7 +329,8 @@ func (c *cluster) budgets(t *testing.T) {
 				return errors.New(p.Name + " is still there")
 			}
 		}
-		events, err := c.API.CoreV1().Events(c.ns).List(ctx, metav1.ListOptions{FieldSelector: "reason=TaintManagerEviction,involvedObject.name=" + was.Name})
+		events, err := c.API.CoreV1().Events(c.ns).List(ctx,
+			metav1.ListOptions{FieldSelector: "reason=TaintManagerEviction,involvedObject.name=" + was.Name})
 		if err != nil || len(events.Items) == 0 {
 			return fmt.Errorf("no event about %s: %v", was.Name, err)
 		}

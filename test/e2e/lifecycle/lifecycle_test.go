@@ -93,7 +93,8 @@ func TestFates(t *testing.T) {
 }
 
 func (c *cluster) fleet(t *testing.T, group string, nodes int) *rig.Program {
-	k := c.Keep(t, "fleet-"+group, "fleet", "--nodes", fmt.Sprint(nodes), "--node-prefix", group+"-", "--lease-duration", leaseDuration, "--control", "")
+	k := c.Keep(t, "fleet-"+group, "fleet", "--nodes", fmt.Sprint(nodes), "--node-prefix", group+"-", "--lease-duration",
+		leaseDuration, "--control", "")
 	rig.Eventually(t, soon, "the nodes "+group, func(ctx context.Context) error {
 		list, err := c.API.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -118,14 +119,16 @@ func (c *cluster) controller(t *testing.T, name string, more ...string) *rig.Pro
 	c.ports = append(c.ports, port)
 	return c.Keep(t, "lifecycle-"+name, append([]string{"lifecycle", "--secure-port", port, "--bind-address", "127.0.0.1",
 		"--node-monitor-grace-period", grace.String(), "--node-eviction-rate", "0.25", "--orphan-quarantine", "2s",
-		"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s", "--leader-elect-retry-period", "500ms"}, more...)...)
+		"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s", "--leader-elect-retry-period", "500ms"},
+		more...)...)
 }
 
 func tolerations() []corev1.Toleration {
 	seconds := patience
 	var out []corev1.Toleration
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
-		out = append(out, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds})
+		out = append(out, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists,
+			Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds})
 	}
 	return out
 }
@@ -139,17 +142,23 @@ func (c *cluster) workloads(t *testing.T) {
 	selector := func(app string) *metav1.LabelSelector { return &metav1.LabelSelector{MatchLabels: labels(app).Labels} }
 	spec := corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "x"}}, Tolerations: tolerations()}
 	replicas := int32(14)
-	_, err := c.API.AppsV1().Deployments(c.ns).Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{
-		Replicas: &replicas, Selector: selector("web"), Template: corev1.PodTemplateSpec{ObjectMeta: labels("web"), Spec: spec},
-	}}, metav1.CreateOptions{})
+	_, err := c.API.AppsV1().Deployments(c.ns).Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas, Selector: selector("web"), Template: corev1.PodTemplateSpec{ObjectMeta: labels("web"),
+				Spec: spec},
+		}}, metav1.CreateOptions{})
 	daemon := corev1.PodSpec{Containers: spec.Containers}
-	_, err2 := c.API.AppsV1().DaemonSets(c.ns).Create(ctx, &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "ds"}, Spec: appsv1.DaemonSetSpec{
-		Selector: selector("ds"), Template: corev1.PodTemplateSpec{ObjectMeta: labels("ds"), Spec: daemon},
-	}}, metav1.CreateOptions{})
+	_, err2 := c.API.AppsV1().DaemonSets(c.ns).Create(ctx, &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "ds"},
+		Spec: appsv1.DaemonSetSpec{
+			Selector: selector("ds"), Template: corev1.PodTemplateSpec{ObjectMeta: labels("ds"), Spec: daemon},
+		}}, metav1.CreateOptions{})
 	static := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "static-doomed-2", Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "x"}},
-		Spec: corev1.PodSpec{Containers: spec.Containers, NodeName: "doomed-2", EnableServiceLinks: new(bool), AutomountServiceAccountToken: new(bool),
-			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "static-doomed-2",
+			Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "x"}},
+		Spec: corev1.PodSpec{Containers: spec.Containers, NodeName: "doomed-2", EnableServiceLinks: new(bool),
+			AutomountServiceAccountToken: new(bool),
+			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists,
+				Effect: corev1.TaintEffectNoExecute}}},
 	}
 	_, err3 := c.API.CoreV1().Pods(c.ns).Create(ctx, static, metav1.CreateOptions{})
 	if err := errors.Join(err, err2, err3); err != nil {
@@ -163,11 +172,13 @@ func (c *cluster) workloads(t *testing.T) {
 			Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"doomed-0", "doomed-1", "doomed-2"},
 		}}},
 	}}}}
-	stateful.Containers = []corev1.Container{{Name: "c", Image: "x", Ports: []corev1.ContainerPort{{ContainerPort: 80, HostPort: 7777}}}} // one per node
-	_, err = c.API.AppsV1().StatefulSets(c.ns).Create(ctx, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db"}, Spec: appsv1.StatefulSetSpec{
-		Replicas: &three, ServiceName: "db", PodManagementPolicy: appsv1.ParallelPodManagement, Selector: selector("db"),
-		Template: corev1.PodTemplateSpec{ObjectMeta: labels("db"), Spec: stateful},
-	}}, metav1.CreateOptions{})
+	stateful.Containers = []corev1.Container{{Name: "c", Image: "x", Ports: []corev1.ContainerPort{{ContainerPort: 80,
+		HostPort: 7777}}}} // one per node
+	_, err = c.API.AppsV1().StatefulSets(c.ns).Create(ctx, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db"},
+		Spec: appsv1.StatefulSetSpec{
+			Replicas: &three, ServiceName: "db", PodManagementPolicy: appsv1.ParallelPodManagement, Selector: selector("db"),
+			Template: corev1.PodTemplateSpec{ObjectMeta: labels("db"), Spec: stateful},
+		}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,7 +67,8 @@ func TestRecommendReservations(t *testing.T) {
 		SystemReserved, KubeReserved corev1.ResourceList
 		Formulas                     map[string]corev1.ResourceList
 	}
-	if err := json.Unmarshal(b.plimsoll("recommend", "reservations", "--for", "4s", "--every", "400ms", "-o", "json"), &said); err != nil {
+	if err := json.Unmarshal(b.plimsoll("recommend", "reservations", "--for", "4s", "--every", "400ms", "-o", "json"),
+		&said); err != nil {
 		t.Fatal(err)
 	}
 	perPod := quantity(said.MemoryPerPod)

@@ -49,7 +49,8 @@ func workload(name string, args ...string) corev1.Container {
 // brief is a pod that ends at once on SIGTERM and does not restart.
 func brief(containers ...corev1.Container) corev1.PodSpec {
 	grace := int64(1)
-	return corev1.PodSpec{TerminationGracePeriodSeconds: &grace, RestartPolicy: corev1.RestartPolicyNever, Containers: containers}
+	return corev1.PodSpec{TerminationGracePeriodSeconds: &grace, RestartPolicy: corev1.RestartPolicyNever,
+		Containers: containers}
 }
 
 // lasting is a pod that is kept running.
@@ -61,7 +62,8 @@ func lasting(containers ...corev1.Container) corev1.PodSpec {
 
 func (b bench) create(name string, spec corev1.PodSpec) *corev1.Pod {
 	b.t.Helper()
-	return b.post(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}}, Spec: spec})
+	return b.post(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}},
+		Spec: spec})
 }
 
 func (b bench) post(pod *corev1.Pod) *corev1.Pod {
@@ -89,7 +91,10 @@ func (b bench) until(name, what string, within time.Duration, look func(*corev1.
 // ready waits until the pod is Ready.
 func (b bench) ready(name string) *corev1.Pod {
 	b.t.Helper()
-	return b.until(name, "Ready", soon, func(p *corev1.Pod) error { return wantCondition(p, corev1.PodReady, corev1.ConditionTrue) })
+	return b.until(name, "Ready", soon, func(p *corev1.Pod) error {
+		return wantCondition(p, corev1.PodReady,
+			corev1.ConditionTrue)
+	})
 }
 
 func condition(p *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
@@ -103,7 +108,8 @@ func condition(p *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition 
 
 func wantCondition(p *corev1.Pod, kind corev1.PodConditionType, status corev1.ConditionStatus) error {
 	if c := condition(p, kind); c.Status != status {
-		return fmt.Errorf("condition %s is %q (%s: %s), want %s; phase %s", kind, c.Status, c.Reason, c.Message, status, p.Status.Phase)
+		return fmt.Errorf("condition %s is %q (%s: %s), want %s; phase %s", kind, c.Status, c.Reason, c.Message, status,
+			p.Status.Phase)
 	}
 	return nil
 }
@@ -149,21 +155,23 @@ func waiting(name, reason string) func(*corev1.Pod) error {
 func (b bench) event(pod, reason string, texts ...string) corev1.Event {
 	b.t.Helper()
 	var found corev1.Event
-	rig.Eventually(b.t, soon, fmt.Sprintf("event %s of pod %s with %q", reason, pod, texts), func(ctx context.Context) error {
-		events, err := b.API.CoreV1().Events(b.ns).List(ctx, metav1.ListOptions{FieldSelector: fields.Set{"involvedObject.name": pod}.String()})
-		if err != nil {
-			return err
-		}
-		var said []string
-		for _, e := range events.Items {
-			said = append(said, e.Reason+": "+e.Message)
-			if e.Reason == reason && containsAll(e.Message, texts) {
-				found = e
-				return nil
+	rig.Eventually(b.t, soon, fmt.Sprintf("event %s of pod %s with %q", reason, pod, texts),
+		func(ctx context.Context) error {
+			events, err := b.API.CoreV1().Events(b.ns).List(ctx,
+				metav1.ListOptions{FieldSelector: fields.Set{"involvedObject.name": pod}.String()})
+			if err != nil {
+				return err
 			}
-		}
-		return fmt.Errorf("have:\n  %s", strings.Join(said, "\n  "))
-	})
+			var said []string
+			for _, e := range events.Items {
+				said = append(said, e.Reason+": "+e.Message)
+				if e.Reason == reason && containsAll(e.Message, texts) {
+					found = e
+					return nil
+				}
+			}
+			return fmt.Errorf("have:\n  %s", strings.Join(said, "\n  "))
+		})
 	return found
 }
 
@@ -197,7 +205,8 @@ func (b bench) tryIn(pod string, args ...string) (string, error) {
 	if name, c, ok := strings.Cut(pod, "/"); ok {
 		target = []string{"exec", name, "-c", c}
 	}
-	return b.TryKubectl(b.t, append(append(append([]string{"--namespace", b.ns}, target...), "--", "/workload"), args...)...)
+	return b.TryKubectl(b.t, append(append(append([]string{"--namespace", b.ns}, target...), "--", "/workload"),
+		args...)...)
 }
 
 // logs returns what a container has printed.

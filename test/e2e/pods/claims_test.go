@@ -38,7 +38,8 @@ func TestClaims(t *testing.T) {
 	b.claim(class, "b")
 	for _, name := range []string{"a", "b"} {
 		spec := lasting(workload("c", "run", "write /data/file hello-"+name, "sleep infinity"))
-		spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}}
+		spec.Volumes = []corev1.Volume{{Name: "data",
+			VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}}
 		spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
 		b.create(name, spec)
 		if name == "a" {
@@ -48,7 +49,8 @@ func TestClaims(t *testing.T) {
 	b.wrote(dir, "hello-a")
 	b.until("b", "waiting for a volume", soon, func(p *corev1.Pod) error {
 		for _, c := range p.Status.Conditions {
-			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, "1 node(s) didn't find available persistent volumes to bind") {
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && strings.Contains(c.Message,
+				"1 node(s) didn't find available persistent volumes to bind") {
 				return nil
 			}
 		}
@@ -61,7 +63,8 @@ func TestClaims(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ref := v.Spec.ClaimRef; v.Status.Phase != corev1.VolumeBound || ref == nil || ref.Name != "b" || v.Annotations["pv.kubernetes.io/bound-by-controller"] != "yes" {
+	if ref := v.Spec.ClaimRef; v.Status.Phase != corev1.VolumeBound || ref == nil || ref.Name != "b" ||
+		v.Annotations["pv.kubernetes.io/bound-by-controller"] != "yes" {
 		t.Errorf("volume %+v of %+v, annotations %v", v.Status, ref, v.Annotations)
 	}
 }
@@ -82,7 +85,8 @@ func (b bench) localVolume(class, name string) string {
 			Capacity:               corev1.ResourceList{"storage": quantity("1Gi")},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: dir}},
 			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kubernetes.io/hostname", Operator: "In", Values: []string{nodes.Items[0].Labels["kubernetes.io/hostname"]}}},
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kubernetes.io/hostname", Operator: "In",
+					Values: []string{nodes.Items[0].Labels["kubernetes.io/hostname"]}}},
 			}}}},
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 		},

@@ -31,7 +31,8 @@ func TestLogs(t *testing.T) {
 	if got := lines(b.kubectl("logs", "done", "-c", "c")); len(got) != 100 || !strings.HasPrefix(got[99], "line 100") {
 		t.Errorf("%d lines, the last %q", len(got), got[len(got)-1])
 	}
-	if got := lines(b.kubectl("logs", "done", "-c", "c", "--tail=3")); len(got) != 3 || !strings.HasPrefix(got[0], "line 98") {
+	if got := lines(b.kubectl("logs", "done", "-c", "c", "--tail=3")); len(got) != 3 ||
+		!strings.HasPrefix(got[0], "line 98") {
 		t.Errorf("the last three lines: %q", got)
 	}
 	if got := b.kubectl("logs", "done", "-c", "c", "--limit-bytes=10"); len(got) != 10 {
@@ -40,7 +41,8 @@ func TestLogs(t *testing.T) {
 	if got := lines(b.kubectl("logs", "done", "--all-containers", "--prefix")); len(got) != 102 {
 		t.Errorf("%d lines of all containers", len(got))
 	}
-	if got := b.kubectl("logs", "done", "-c", "d", "--timestamps", "--tail=1"); !strings.HasPrefix(got, fmt.Sprint(time.Now().UTC().Year(), "-")) {
+	if got := b.kubectl("logs", "done", "-c", "d", "--timestamps", "--tail=1"); !strings.HasPrefix(got,
+		fmt.Sprint(time.Now().UTC().Year(), "-")) {
 		t.Errorf("with time: %q", got)
 	}
 	if out, err := b.TryKubectl(t, "logs", "-n", b.ns, "done", "-c", "none"); err == nil {
@@ -170,7 +172,8 @@ func TestDescribe(t *testing.T) {
 	b.ready("p")
 	b.event("p", "Started")
 	told := b.kubectl("describe", "pod", "p")
-	for _, want := range []string{"QoS Class:", "BestEffort", "Scheduled", "Pulled", "Created", "Started", "Container started", b.NodeName} {
+	for _, want := range []string{"QoS Class:", "BestEffort", "Scheduled", "Pulled", "Created", "Started",
+		"Container started", b.NodeName} {
 		if !strings.Contains(told, want) {
 			t.Errorf("describe lacks %q:\n%s", want, told)
 		}
@@ -189,7 +192,8 @@ func TestDebug(t *testing.T) {
 	b := at(t)
 	b.create("p", lasting(workload("c", "sleep", "infinity"), workload("d", "http")))
 	was := b.ready("p")
-	b.kubectl("debug", "p", "--image", image, "--image-pull-policy", "Never", "--container", "look", "--target", "c", "--", "/workload", "run", "cat /proc/1/cmdline", "get http://127.0.0.1:8080/healthz")
+	b.kubectl("debug", "p", "--image", image, "--image-pull-policy", "Never", "--container", "look", "--target", "c", "--",
+		"/workload", "run", "cat /proc/1/cmdline", "get http://127.0.0.1:8080/healthz")
 	p := b.until("p", "has been looked at", soon, func(p *corev1.Pod) error {
 		for _, s := range p.Status.EphemeralContainerStatuses {
 			if s.State.Terminated != nil {
@@ -207,7 +211,8 @@ func TestDebug(t *testing.T) {
 	if e := b.event("p", "Started"); e.InvolvedObject.Name != "p" {
 		t.Errorf("%+v", e)
 	}
-	b.kubectl("debug", "p", "--image", image, "--image-pull-policy", "Never", "--container", "stay", "--", "/workload", "sleep", "infinity")
+	b.kubectl("debug", "p", "--image", image, "--image-pull-policy", "Never", "--container", "stay", "--", "/workload",
+		"sleep", "infinity")
 	b.until("p", "is being looked at", soon, func(p *corev1.Pod) error {
 		for _, s := range p.Status.EphemeralContainerStatuses {
 			if s.Name == "stay" && s.State.Running != nil {

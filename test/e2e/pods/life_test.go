@@ -52,8 +52,10 @@ func TestRestartPolicy(t *testing.T) {
 				return waiting("c", "CrashLoopBackOff")(p)
 			})
 			b.want(name(o)+" phase", string(p.Status.Phase), "Running")
-			b.want(name(o)+" waits", container(p, "c").State.Waiting.Message, fmt.Sprintf("back-off %ds restarting failed container=c pod=%s_%s(%s)",
-				5<<container(p, "c").RestartCount, p.Name, p.Namespace, p.UID)) // the back-off begins with 10 s at the second exit, and doubles
+			b.want(name(o)+" waits", container(p, "c").State.Waiting.Message,
+				fmt.Sprintf("back-off %ds restarting failed container=c pod=%s_%s(%s)",
+					// the back-off begins with 10 s at the second exit, and doubles
+					5<<container(p, "c").RestartCount, p.Name, p.Namespace, p.UID))
 			b.event(name(o), "BackOff", "Back-off restarting failed container c in pod "+name(o)+"_"+b.ns)
 			end = container(p, "c").LastTerminationState.Terminated
 		} else {
@@ -62,7 +64,8 @@ func TestRestartPolicy(t *testing.T) {
 				t.Errorf("%s was restarted %d times", name(o), n)
 			}
 			end = container(p, "c").State.Terminated
-			if c := condition(p, corev1.PodReady); c.Status != corev1.ConditionFalse || (o.phase == corev1.PodSucceeded) != (c.Reason == "PodCompleted") {
+			if c := condition(p, corev1.PodReady); c.Status != corev1.ConditionFalse ||
+				(o.phase == corev1.PodSucceeded) != (c.Reason == "PodCompleted") {
 				t.Errorf("%s: Ready is %+v", name(o), c)
 			}
 		}
@@ -118,12 +121,14 @@ func TestInitAndSidecar(t *testing.T) {
 	first := workload("first", "run", "write --append /d/log first", "sleep 300ms")
 	sidecar := workload("sidecar", "run", "write --append /d/log sidecar", "http")
 	sidecar.RestartPolicy = &always
-	sidecar.StartupProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: get("/healthz", 8080)}}
+	sidecar.StartupProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: get("/healthz",
+		8080)}}
 	second := workload("second", "run", "get http://127.0.0.1:8080/healthz", "write --append /d/log second")
 	main := workload("main", "run", "get http://127.0.0.1:8080/healthz", "write --append /d/log main", "cat /d/log")
 	spec := brief(main)
 	spec.InitContainers = []corev1.Container{first, sidecar, second}
-	spec.Volumes = []corev1.Volume{{Name: "d", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	spec.Volumes = []corev1.Volume{{Name: "d",
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	for _, list := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range list {
 			list[i].VolumeMounts = shared
@@ -155,7 +160,8 @@ func TestInitAndSidecar(t *testing.T) {
 	}
 	p = b.until("again", "its init container backs off", soon, waiting("init", "CrashLoopBackOff"))
 	b.want("phase", string(p.Status.Phase), "Pending")
-	if c := condition(p, corev1.PodInitialized); c.Status != corev1.ConditionFalse || c.Reason != "ContainersNotInitialized" || c.Message != "containers with incomplete status: [init]" {
+	if c := condition(p, corev1.PodInitialized); c.Status != corev1.ConditionFalse ||
+		c.Reason != "ContainersNotInitialized" || c.Message != "containers with incomplete status: [init]" {
 		t.Errorf("Initialized: %+v", c)
 	}
 	if out := b.kubectl("get", "pod", "again"); !strings.Contains(out, "Init:CrashLoopBackOff") {
@@ -178,7 +184,8 @@ func TestSidecarHook(t *testing.T) {
 	spec := lasting(main)
 	spec.InitContainers = []corev1.Container{side}
 	spec.TerminationGracePeriodSeconds = ptr(int64(30))
-	spec.Volumes = []corev1.Volume{{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}}}}
+	spec.Volumes = []corev1.Volume{{Name: "host",
+		VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}}}}
 	for _, list := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range list {
 			list[i].VolumeMounts = []corev1.VolumeMount{{Name: "host", MountPath: "/host"}}
@@ -212,7 +219,8 @@ func TestRestartRules(t *testing.T) {
 	}
 	spec := brief(web, workload("other", "run", "write --append /d/log other", "sleep infinity"))
 	spec.InitContainers = []corev1.Container{workload("init", "write", "--append", "/d/log", "init")}
-	spec.Volumes = []corev1.Volume{{Name: "d", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	spec.Volumes = []corev1.Volume{{Name: "d",
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	for _, list := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range list {
 			list[i].VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/d"}}
@@ -245,7 +253,8 @@ func TestRestartRules(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if was, is := condition(begun, corev1.PodInitialized), condition(p, corev1.PodInitialized); !was.LastTransitionTime.Equal(&is.LastTransitionTime) {
+	if was, is := condition(begun, corev1.PodInitialized), condition(p,
+		corev1.PodInitialized); !was.LastTransitionTime.Equal(&is.LastTransitionTime) {
 		t.Errorf("Initialized changed: %+v, %+v", was, is)
 	}
 	lines := strings.Fields(b.in("p/other", "cat", "/d/log"))
@@ -254,7 +263,8 @@ func TestRestartRules(t *testing.T) {
 	}
 	b.in("p/other", "get", "http://"+address+":8080/exit?code=1")
 	b.until("p", "web ended for good", soon, func(p *corev1.Pod) error {
-		if end := container(p, "web").State.Terminated; end == nil || end.ExitCode != 1 || container(p, "other").RestartCount != 1 {
+		if end := container(p, "web").State.Terminated; end == nil || end.ExitCode != 1 ||
+			container(p, "other").RestartCount != 1 {
 			return fmt.Errorf("web %+v", container(p, "web"))
 		}
 		return nil
@@ -354,7 +364,8 @@ func (b bench) leavesNothing(uid string) {
 		b.t.Fatal(err)
 	}
 	rig.Eventually(b.t, 20*time.Second, "nothing is left of pod "+uid, func(ctx context.Context) error {
-		sandboxes, err := runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": uid}}})
+		sandboxes, err := runtime.ListPodSandbox(ctx,
+			&runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": uid}}})
 		if err == nil && len(sandboxes.Items) > 0 {
 			err = fmt.Errorf("sandboxes: %v", sandboxes.Items)
 		}
@@ -362,7 +373,8 @@ func (b bench) leavesNothing(uid string) {
 			return err
 		}
 		for _, pattern := range []string{
-			b.AgentRoot() + "/pods/" + uid, b.PodLogs() + "/*_" + uid, "/sys/fs/cgroup/*" + b.CgroupRoot() + "/kubepods/*/pod" + uid, "/sys/fs/cgroup/*" + b.CgroupRoot() + "/kubepods/pod" + uid,
+			b.AgentRoot() + "/pods/" + uid, b.PodLogs() + "/*_" + uid, "/sys/fs/cgroup/*" + b.CgroupRoot() + "/kubepods/*/pod" +
+				uid, "/sys/fs/cgroup/*" + b.CgroupRoot() + "/kubepods/pod" + uid,
 		} {
 			if left, err := filepath.Glob(pattern); err != nil || left != nil {
 				return fmt.Errorf("left: %v %v", left, err)
@@ -410,7 +422,8 @@ func TestTerminationMessage(t *testing.T) {
 			t.Errorf("%s: %+v, want message %q", name, end, want)
 		}
 	}
-	if end := container(p, "logged").State.Terminated; end == nil || !strings.HasPrefix(end.Message, "line 1") || !strings.HasSuffix(strings.TrimSpace(end.Message), "exiting with 1") {
+	if end := container(p, "logged").State.Terminated; end == nil || !strings.HasPrefix(end.Message, "line 1") ||
+		!strings.HasSuffix(strings.TrimSpace(end.Message), "exiting with 1") {
 		t.Errorf("logged: %+v", end)
 	}
 }
@@ -422,13 +435,15 @@ func TestHooks(t *testing.T) {
 	dir := t.TempDir()
 	hooked := workload("c", "run", "http")
 	write := func(name string) *corev1.LifecycleHandler {
-		return &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/workload", "write", "/host/" + name, "done"}}}
+		return &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/workload", "write", "/host/" + name,
+			"done"}}}
 	}
 	hooked.Lifecycle = &corev1.Lifecycle{PostStart: write("poststart"), PreStop: write("prestop")}
 	hooked.VolumeMounts = []corev1.VolumeMount{{Name: "host", MountPath: "/host"}}
 	spec := lasting(hooked)
 	spec.TerminationGracePeriodSeconds = ptr(int64(20))
-	spec.Volumes = []corev1.Volume{{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}}}}
+	spec.Volumes = []corev1.Volume{{Name: "host",
+		VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}}}}
 	b.create("hooked", spec)
 
 	web := workload("c", "http")

@@ -52,11 +52,16 @@ func TestCgroups(t *testing.T) {
 		pod, inner map[string]string // by file: values of the pod's group and of the container's
 		score      string
 	}{
-		"best": {corev1.PodQOSBestEffort, "besteffort/", map[string]string{"cpu/cpu.shares": "2"}, map[string]string{"cpu/cpu.shares": "2", "cpu/cpu.cfs_quota_us": "-1"}, "1000"},
-		"burst": {corev1.PodQOSBurstable, "burstable/", map[string]string{"cpu/cpu.shares": "256", "memory/memory.limit_in_bytes": "134217728", "cpu/cpu.cfs_quota_us": "-1"},
-			map[string]string{"cpu/cpu.shares": "256", "memory/memory.limit_in_bytes": "134217728", "cpu/cpu.cfs_quota_us": "-1"}, ""},
-		"full": {corev1.PodQOSGuaranteed, "", map[string]string{"cpu/cpu.shares": "512", "cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000", "memory/memory.limit_in_bytes": "134217728"},
-			map[string]string{"cpu/cpu.shares": "512", "cpu/cpu.cfs_quota_us": "50000", "memory/memory.limit_in_bytes": "134217728"}, "-997"},
+		"best": {corev1.PodQOSBestEffort, "besteffort/", map[string]string{"cpu/cpu.shares": "2"},
+			map[string]string{"cpu/cpu.shares": "2", "cpu/cpu.cfs_quota_us": "-1"}, "1000"},
+		"burst": {corev1.PodQOSBurstable, "burstable/", map[string]string{"cpu/cpu.shares": "256",
+			"memory/memory.limit_in_bytes": "134217728", "cpu/cpu.cfs_quota_us": "-1"},
+			map[string]string{"cpu/cpu.shares": "256", "memory/memory.limit_in_bytes": "134217728",
+				"cpu/cpu.cfs_quota_us": "-1"}, ""},
+		"full": {corev1.PodQOSGuaranteed, "", map[string]string{"cpu/cpu.shares": "512", "cpu/cpu.cfs_quota_us": "50000",
+			"cpu/cpu.cfs_period_us": "100000", "memory/memory.limit_in_bytes": "134217728"},
+			map[string]string{"cpu/cpu.shares": "512", "cpu/cpu.cfs_quota_us": "50000",
+				"memory/memory.limit_in_bytes": "134217728"}, "-997"},
 	} {
 		p := b.ready(name)
 		b.want(name+" class", string(p.Status.QOSClass), string(want.class))
@@ -157,13 +162,17 @@ func TestSecurityContext(t *testing.T) {
 		spec corev1.PodSpec
 		want []string
 	}{
-		"user": {status(with(corev1.SecurityContext{RunAsUser: ptr(int64(1234)), RunAsGroup: ptr(int64(99))}), &corev1.PodSecurityContext{SupplementalGroups: []int64{7}}),
+		"user": {status(with(corev1.SecurityContext{RunAsUser: ptr(int64(1234)), RunAsGroup: ptr(int64(99))}),
+			&corev1.PodSecurityContext{SupplementalGroups: []int64{7}}),
 			[]string{"Uid:\t1234\t1234", "Gid:\t99\t99", "Groups:\t7 99"}},
-		"pod-user":   {status(with(corev1.SecurityContext{}), &corev1.PodSecurityContext{RunAsUser: ptr(int64(4321)), RunAsNonRoot: ptr(true)}), []string{"Uid:\t4321"}},
-		"drop":       {status(with(corev1.SecurityContext{Capabilities: drop}), nil), []string{"CapBnd:\t" + bind, "CapEff:\t" + bind}},
+		"pod-user": {status(with(corev1.SecurityContext{}), &corev1.PodSecurityContext{RunAsUser: ptr(int64(4321)),
+			RunAsNonRoot: ptr(true)}), []string{"Uid:\t4321"}},
+		"drop": {status(with(corev1.SecurityContext{Capabilities: drop}), nil), []string{"CapBnd:\t" + bind,
+			"CapEff:\t" + bind}},
 		"seccomp":    {status(with(corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}}), nil), []string{"Seccomp:\t2"}},
 		"unconfined": {status(with(corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined}}), nil), []string{"Seccomp:\t0"}},
-		"no-new":     {status(with(corev1.SecurityContext{AllowPrivilegeEscalation: ptr(false)}), nil), []string{"NoNewPrivs:\t1"}},
+		"no-new": {status(with(corev1.SecurityContext{AllowPrivilegeEscalation: ptr(false)}), nil),
+			[]string{"NoNewPrivs:\t1"}},
 	} {
 		b.create(name, c.spec)
 		defer func() {
@@ -183,7 +192,8 @@ func TestSecurityContext(t *testing.T) {
 	readOnly.SecurityContext = &corev1.SecurityContext{ReadOnlyRootFilesystem: ptr(true)}
 	b.create("readonly", brief(readOnly))
 	p := b.until("refused", "refused", soon, waiting("c", "CreateContainerConfigError"))
-	if m := container(p, "c").State.Waiting.Message; !strings.Contains(m, "container has runAsNonRoot and image will run as root") {
+	if m := container(p, "c").State.Waiting.Message; !strings.Contains(m,
+		"container has runAsNonRoot and image will run as root") {
 		t.Errorf("refused: %q", m)
 	}
 	b.ended("readonly", corev1.PodFailed)
@@ -203,25 +213,29 @@ func TestMissing(t *testing.T) {
 	c.Image = "UPPER:case"
 	b.create("bad-name", lasting(c))
 	ref := workload("c", "env", "A")
-	ref.Env = []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "later"}, Key: "a"}}}}
+	ref.Env = []corev1.EnvVar{{Name: "A",
+		ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "later"}, Key: "a"}}}}
 	b.create("env", brief(ref))
 	ref.Env[0].ValueFrom = &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "later"}, Key: "a"}}
 	b.create("secret", brief(ref))
 	mounted := workload("c", "cat", "/v/a")
 	mounted.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 	spec := brief(mounted)
-	spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "later"}}}}}
+	spec.Volumes = []corev1.Volume{{Name: "v",
+		VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "later"}}}}}
 	b.create("volume", spec)
 
 	p := b.until("never", "waits", soon, waiting("c", "ErrImageNeverPull"))
-	b.want("never", container(p, "c").State.Waiting.Message, fmt.Sprintf("Container image %q is not present with pull policy of Never", absent))
+	b.want("never", container(p, "c").State.Waiting.Message,
+		fmt.Sprintf("Container image %q is not present with pull policy of Never", absent))
 	b.event("never", "ErrImageNeverPull", absent)
 	p = b.until("pull", "fails", soon, waiting("c", "ErrImagePull"))
 	if m := container(p, "c").State.Waiting.Message; !strings.Contains(m, absent) {
 		t.Errorf("the message does not name the image: %q", m)
 	}
 	p = b.until("pull", "backs off", soon, waiting("c", "ImagePullBackOff"))
-	if m := container(p, "c").State.Waiting.Message; !strings.HasPrefix(m, fmt.Sprintf("Back-off pulling image %q: ErrImagePull: ", absent)) {
+	if m := container(p, "c").State.Waiting.Message; !strings.HasPrefix(m,
+		fmt.Sprintf("Back-off pulling image %q: ErrImagePull: ", absent)) {
 		t.Errorf("back-off says %q", m)
 	}
 	b.event("pull", "Pulling", fmt.Sprintf("Pulling image %q", absent))

@@ -142,7 +142,8 @@ func TestMetrics(t *testing.T) {
 		found := b.scrape("/metrics", "/metrics/cadvisor", "/metrics/resource", "/metrics/probes", "/metrics/slis")
 		var problems []error
 		for line := range strings.Lines(mixin) {
-			if selector := strings.TrimSpace(line); selector != "" && !strings.HasPrefix(selector, "#") && !found.has(t, selector, false) {
+			if selector := strings.TrimSpace(line); selector != "" && !strings.HasPrefix(selector, "#") &&
+				!found.has(t, selector, false) {
 				problems = append(problems, fmt.Errorf("nothing is selected by %s", selector))
 			}
 		}
@@ -153,11 +154,14 @@ func TestMetrics(t *testing.T) {
 		}
 		for _, selector := range []string{ // other series that users' rules need
 			`container_memory_working_set_bytes{id="/", container="", image=""}`, `container_start_time_seconds{container!=""}`,
-			`container_oom_events_total{container!=""}`, `container_processes{container!=""}`, `container_last_seen{container!=""}`,
+			`container_oom_events_total{container!=""}`, `container_processes{container!=""}`,
+			`container_last_seen{container!=""}`,
 			`container_fs_usage_bytes{id="/"}`, `container_spec_memory_limit_bytes{container!=""}`, `container_scrape_error`,
 			`node_cpu_usage_seconds_total{metrics_path="/metrics/resource"}`, `pod_cpu_usage_seconds_total{namespace!=""}`,
-			`prober_probe_total{probe_type="Readiness", result="successful"}`, `prober_probe_duration_seconds_count{probe_type="Readiness"}`,
-			`kubernetes_healthcheck{name="syncloop", type="healthz"}`, `kubelet_working_pods{lifecycle="sync", config="desired"}`,
+			`prober_probe_total{probe_type="Readiness", result="successful"}`,
+			`prober_probe_duration_seconds_count{probe_type="Readiness"}`,
+			`kubernetes_healthcheck{name="syncloop", type="healthz"}`,
+			`kubelet_working_pods{lifecycle="sync", config="desired"}`,
 			`kubelet_mirror_pods`, `kubelet_active_pods{static="true"}`, `kubelet_desired_pods{static=""}`,
 			`kubelet_started_containers_total{container_type="init_container"}`,
 		} {

@@ -42,7 +42,8 @@ func TestOOMKilled(t *testing.T) {
 	for name := range programs {
 		p := b.ended(name, corev1.PodFailed)
 		end := container(p, "c").State.Terminated
-		if end == nil || end.Reason != "OOMKilled" || end.ExitCode != 137 || !containsAll(end.Message, []string{"(workload)", "it held ", "limit (32Mi) were in use"}) {
+		if end == nil || end.Reason != "OOMKilled" || end.ExitCode != 137 ||
+			!containsAll(end.Message, []string{"(workload)", "it held ", "limit (32Mi) were in use"}) {
 			t.Errorf("%s: %+v", name, end)
 		}
 		b.event(name, "OOMKilled", "(workload)", "container c", "limit (32Mi) were in use")
@@ -61,7 +62,8 @@ func TestOOMOfChild(t *testing.T) {
 	if _, err := b.tryIn("p/c", "memory", "--hold", "200Mi"); err == nil {
 		t.Error("the child has lived")
 	}
-	e := b.event("p", "OOMKilled", "Process ", "(workload) of container c was killed by the kernel", "of the container's limit (32Mi) were in use")
+	e := b.event("p", "OOMKilled", "Process ", "(workload) of container c was killed by the kernel",
+		"of the container's limit (32Mi) were in use")
 	if e.InvolvedObject.FieldPath != "spec.containers{c}" || e.Type != corev1.EventTypeWarning {
 		t.Errorf("event: %+v", e)
 	}

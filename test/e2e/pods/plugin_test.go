@@ -94,7 +94,8 @@ func TestCredentialPlugins(t *testing.T) {
 	b := bench{c, t, c.Namespace(t)}
 	b.mayAskFor(pluginAudience)
 	b.account("bare")
-	puller := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "puller", Annotations: map[string]string{pluginRole: "reader"}}}
+	puller := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "puller",
+		Annotations: map[string]string{pluginRole: "reader"}}}
 	_, err := b.API.CoreV1().ServiceAccounts(b.ns).Create(t.Context(), puller, metav1.CreateOptions{})
 	b.do(err)
 	b.do(os.Remove(filepath.Join(dir, "removed")))
@@ -104,7 +105,8 @@ func TestCredentialPlugins(t *testing.T) {
 		"large":   `credential provider "large": its answer is longer than 1048576 bytes`,
 		"garbage": `credential provider "garbage": read its answer: `,
 		"fails":   `credential provider "fails": exit status 3: no luck`,
-		"removed": `credential provider "removed": fork/exec ` + filepath.Join(dir, "removed") + ": no such file or directory",
+		"removed": `credential provider "removed": fork/exec ` + filepath.Join(dir, "removed") +
+			": no such file or directory",
 	}
 	for name := range bad {
 		b.create(name, pulls(r.name(name+"/app")))
@@ -118,7 +120,8 @@ func TestCredentialPlugins(t *testing.T) {
 	b.ended("good", corev1.PodSucceeded) // while another plugin hangs
 	b.wantAsked(filepath.Join(dir, "asked"), pod)
 	b.create("bare", as("bare"))
-	b.event("bare", "Failed", fmt.Sprintf("service account %s/bare has no annotation %q, which the plugin requires", b.ns, pluginRole))
+	b.event("bare", "Failed", fmt.Sprintf("service account %s/bare has no annotation %q, which the plugin requires", b.ns,
+		pluginRole))
 	for name, text := range bad {
 		b.event(name, "Failed", "Failed to pull image", text)
 	}
@@ -147,9 +150,10 @@ func TestCredentialPlugins(t *testing.T) {
 func (b bench) mayAskFor(audience string) {
 	b.t.Helper()
 	name := metav1.ObjectMeta{Name: "plugins-" + b.ns}
-	_, err := b.API.RbacV1().ClusterRoles().Create(b.t.Context(), &rbacv1.ClusterRole{ObjectMeta: name, Rules: []rbacv1.PolicyRule{
-		{Verbs: []string{"request-serviceaccounts-token-audience"}, APIGroups: []string{""}, Resources: []string{audience}},
-	}}, metav1.CreateOptions{})
+	_, err := b.API.RbacV1().ClusterRoles().Create(b.t.Context(), &rbacv1.ClusterRole{ObjectMeta: name,
+		Rules: []rbacv1.PolicyRule{
+			{Verbs: []string{"request-serviceaccounts-token-audience"}, APIGroups: []string{""}, Resources: []string{audience}},
+		}}, metav1.CreateOptions{})
 	b.do(err)
 	_, err = b.API.RbacV1().ClusterRoleBindings().Create(b.t.Context(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: name, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name.Name},
@@ -169,13 +173,15 @@ func (b bench) wantAsked(file string, pod *corev1.Pod) {
 	text, err := os.ReadFile(file)
 	b.do(err)
 	b.do(json.Unmarshal(text, &asked))
-	if asked.Image != pod.Spec.Containers[0].Image || fmt.Sprint(asked.ServiceAccountAnnotations) != "map["+pluginRole+":reader]" {
+	if asked.Image != pod.Spec.Containers[0].Image || fmt.Sprint(asked.ServiceAccountAnnotations) != "map["+pluginRole+
+		":reader]" {
 		b.t.Errorf("asked for image %q with annotations %v", asked.Image, asked.ServiceAccountAnnotations)
 	}
 	review := func(audience string) authenticationv1.TokenReviewStatus {
-		answer, err := b.API.AuthenticationV1().TokenReviews().Create(context.WithoutCancel(b.t.Context()), &authenticationv1.TokenReview{
-			Spec: authenticationv1.TokenReviewSpec{Token: asked.ServiceAccountToken, Audiences: []string{audience}},
-		}, metav1.CreateOptions{})
+		answer, err := b.API.AuthenticationV1().TokenReviews().Create(context.WithoutCancel(b.t.Context()),
+			&authenticationv1.TokenReview{
+				Spec: authenticationv1.TokenReviewSpec{Token: asked.ServiceAccountToken, Audiences: []string{audience}},
+			}, metav1.CreateOptions{})
 		b.do(err)
 		return answer.Status
 	}

@@ -101,7 +101,8 @@ func (b bench) published(name string, count int32) {
 			return fmt.Errorf("entry %v, node IDs %v, want none", entry, ids)
 		case count == 0:
 			return nil
-		case entry == nil || entry.NodeID != "vol-"+b.ns || entry.Allocatable == nil || *entry.Allocatable.Count != count || len(entry.TopologyKeys) != 1 || entry.TopologyKeys[0] != key:
+		case entry == nil || entry.NodeID != "vol-"+b.ns || entry.Allocatable == nil || *entry.Allocatable.Count != count ||
+			len(entry.TopologyKeys) != 1 || entry.TopologyKeys[0] != key:
 			return fmt.Errorf("entry %v", entry)
 		case node.Labels[key] != "z1" || ids[name] != entry.NodeID:
 			return fmt.Errorf("labels %v, node IDs %v", node.Labels, ids)
@@ -138,7 +139,8 @@ func TestCSIDrivers(t *testing.T) {
 	found := b.scrape("/metrics")
 	for _, selector := range []string{
 		fmt.Sprintf(`csi_operations_seconds_count{driver_name=%q,method_name="/csi.v1.Node/NodeGetInfo",grpc_status_code="OK",migrated="false"}`, name),
-		fmt.Sprintf(`plugin_manager_total_plugins{socket_path=%q,state="actual_state_of_world"}`, filepath.Join(b.AgentRoot(), "plugins_registry", name+"-reg.sock")),
+		fmt.Sprintf(`plugin_manager_total_plugins{socket_path=%q,state="actual_state_of_world"}`, filepath.Join(b.AgentRoot(),
+			"plugins_registry", name+"-reg.sock")),
 	} {
 		if !found.has(t, selector, true) {
 			t.Errorf("nothing is selected by %s", selector)

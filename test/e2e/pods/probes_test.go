@@ -31,7 +31,8 @@ func probe(h corev1.ProbeHandler) *corev1.Probe {
 
 // endpoints are the ready addresses behind a Service.
 func (b bench) endpoints(ctx context.Context, service string) (ready []string, err error) {
-	slices, err := b.API.DiscoveryV1().EndpointSlices(b.ns).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service})
+	slices, err := b.API.DiscoveryV1().EndpointSlices(b.ns).List(ctx,
+		metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service})
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +54,8 @@ func TestReadiness(t *testing.T) {
 	c.VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/d"}}
 	c.ReadinessProbe = probe(corev1.ProbeHandler{HTTPGet: get("/file?path=/d/open", 8080)})
 	spec := lasting(c)
-	spec.Volumes = []corev1.Volume{{Name: "d", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	spec.Volumes = []corev1.Volume{{Name: "d",
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	b.create("p", spec)
 	want := func(n int) {
 		t.Helper()
@@ -66,8 +68,12 @@ func TestReadiness(t *testing.T) {
 		})
 	}
 	b.event("p", "Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 404")
-	p := b.until("p", "runs", soon, func(p *corev1.Pod) error { return wantCondition(p, corev1.PodReady, corev1.ConditionFalse) })
-	if c := condition(p, corev1.ContainersReady); c.Reason != "ContainersNotReady" || c.Message != "containers with unready status: [c]" {
+	p := b.until("p", "runs", soon, func(p *corev1.Pod) error {
+		return wantCondition(p, corev1.PodReady,
+			corev1.ConditionFalse)
+	})
+	if c := condition(p, corev1.ContainersReady); c.Reason != "ContainersNotReady" ||
+		c.Message != "containers with unready status: [c]" {
 		t.Errorf("ContainersReady: %+v", c)
 	}
 	want(0)
@@ -77,11 +83,15 @@ func TestReadiness(t *testing.T) {
 	if ready, err := b.endpoints(t.Context(), "p"); err != nil || ready[0] != p.Status.PodIP {
 		t.Errorf("endpoint %v, pod %s", ready, p.Status.PodIP)
 	}
-	if err := os.Remove(filepath.Join(b.AgentRoot(), "pods", string(p.UID), "volumes/kubernetes.io~empty-dir/d/open")); err != nil {
+	if err := os.Remove(filepath.Join(b.AgentRoot(), "pods", string(p.UID),
+		"volumes/kubernetes.io~empty-dir/d/open")); err != nil {
 		t.Fatal(err)
 	}
 	want(0)
-	p = b.until("p", "not ready", soon, func(p *corev1.Pod) error { return wantCondition(p, corev1.PodReady, corev1.ConditionFalse) })
+	p = b.until("p", "not ready", soon, func(p *corev1.Pod) error {
+		return wantCondition(p, corev1.PodReady,
+			corev1.ConditionFalse)
+	})
 	if n := container(p, "c").RestartCount; n != 0 {
 		t.Errorf("an unready container was restarted %d times", n)
 	}
@@ -100,12 +110,15 @@ func TestLivenessAndStartup(t *testing.T) {
 	b.create("stuck", lasting(stuck))
 
 	late := workload("c", "http", "--ready-after", "4s")
-	late.StartupProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: get("/readyz", 8080)}, PeriodSeconds: 1, FailureThreshold: 30}
-	late.LivenessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: get("/readyz", 8080)}, PeriodSeconds: 1, FailureThreshold: 1}
+	late.StartupProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: get("/readyz", 8080)}, PeriodSeconds: 1,
+		FailureThreshold: 30}
+	late.LivenessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: get("/readyz", 8080)}, PeriodSeconds: 1,
+		FailureThreshold: 1}
 	b.create("late", lasting(late))
 
 	exec := workload("c", "sleep", "infinity")
-	exec.LivenessProbe = probe(corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/workload", "exit", "--code", "2"}}})
+	exec.LivenessProbe = probe(corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/workload", "exit",
+		"--code", "2"}}})
 	b.create("exec", lasting(exec))
 
 	restarted := func(p *corev1.Pod) error {

@@ -31,7 +31,8 @@ func TestMountPropagation(t *testing.T) {
 	both := sees("both", corev1.MountPropagationBidirectional)
 	both.SecurityContext = &corev1.SecurityContext{Privileged: ptr(true)}
 	spec := lasting(sees("none", corev1.MountPropagationNone), sees("in", corev1.MountPropagationHostToContainer), both)
-	spec.Volumes = []corev1.Volume{{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}}}}
+	spec.Volumes = []corev1.Volume{{Name: "host",
+		VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}}}}
 	b.create("p", spec)
 	p := b.ready("p")
 
@@ -40,7 +41,8 @@ func TestMountPropagation(t *testing.T) {
 	b.do(os.WriteFile(filepath.Join(outer, "file"), []byte("x"), 0o600))
 	_, id, _ := strings.Cut(container(p, "both").ContainerID, "://")
 	b.do(mountInside(t, id, "/m/inner"))
-	b.do(os.WriteFile(filepath.Join(dir, "inner", "file"), []byte("x"), 0o600)) // on the container's mount, if it came here
+	// on the container's mount, if it came here
+	b.do(os.WriteFile(filepath.Join(dir, "inner", "file"), []byte("x"), 0o600))
 	for name, want := range map[string][2]bool{"none": {false, false}, "in": {true, true}, "both": {true, true}} {
 		for i, path := range []string{"/m/outer/file", "/m/inner/file"} {
 			if _, err := b.tryIn("p/"+name, "test", "-e", path); (err == nil) != want[i] {

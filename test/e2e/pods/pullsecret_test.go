@@ -43,10 +43,13 @@ func TestImagePullSecrets(t *testing.T) {
 	r := newRegistry(t)
 	host := r.Listener.Addr().String()
 	padless := base64.RawStdEncoding.EncodeToString([]byte("team:right"))
-	b.secret("right", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey, fmt.Sprintf(`{"auths":{%q:{"username":"team","password":"right"}}}`, host))
-	b.secret("wrong", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey, fmt.Sprintf(`{"auths":{"http://%s/v2/shop":{"username":"team","password":"old"}}}`, host))
+	b.secret("right", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey,
+		fmt.Sprintf(`{"auths":{%q:{"username":"team","password":"right"}}}`, host))
+	b.secret("wrong", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey,
+		fmt.Sprintf(`{"auths":{"http://%s/v2/shop":{"username":"team","password":"old"}}}`, host))
 	b.secret("of-old", corev1.SecretTypeDockercfg, corev1.DockerConfigKey, fmt.Sprintf(`{%q:{"auth":%q}}`, host, padless))
-	b.secret("elsewhere", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey, `{"auths":{"registry.example":{"username":"team","password":"right"}}}`)
+	b.secret("elsewhere", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey,
+		`{"auths":{"registry.example":{"username":"team","password":"right"}}}`)
 	b.secret("opaque", corev1.SecretTypeOpaque, "user", "team")
 
 	b.create("with", pulls(r.name("one/app"), "right"))
@@ -84,7 +87,8 @@ func TestPrivateImages(t *testing.T) {
 	right := fmt.Sprintf(`{"auths":{%q:{"username":"team","password":"right"}}}`, host)
 	b.secret("right", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey, right)
 	b.secret("copy", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey, right)
-	b.secret("wrong", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey, fmt.Sprintf(`{"auths":{%q:{"username":"team","password":"guessed"}}}`, host))
+	b.secret("wrong", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey,
+		fmt.Sprintf(`{"auths":{%q:{"username":"team","password":"guessed"}}}`, host))
 	present := func(secrets ...string) corev1.PodSpec {
 		spec := pulls(r.name("private/app"), secrets...)
 		spec.Containers[0].ImagePullPolicy = corev1.PullIfNotPresent
@@ -119,31 +123,35 @@ func TestBadRegistries(t *testing.T) {
 	b := at(t)
 	r := newRegistry(t)
 	host := r.Listener.Addr().String()
-	b.secret("right", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey, fmt.Sprintf(`{"auths":{%q:{"username":"team","password":"right"}}}`, host))
+	b.secret("right", corev1.SecretTypeDockerConfigJson, corev1.DockerConfigJsonKey,
+		fmt.Sprintf(`{"auths":{%q:{"username":"team","password":"right"}}}`, host))
 	bad := map[string]struct {
 		answer answer
 		says   string
 	}{
-		"unavailable": {says: "503 Service Unavailable", answer: func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
-			http.Error(w, "try again later", http.StatusServiceUnavailable)
-		}},
-		"no-manifest": {says: "invalid character", answer: func(w http.ResponseWriter, request *http.Request, registry http.Handler) {
-			if !strings.Contains(request.URL.Path, "/manifests/") {
-				registry.ServeHTTP(w, request)
-				return
-			}
-			w.Header().Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
-			fmt.Fprint(w, "<html>Welcome to the hotel's network</html>")
-		}},
-		"other-blobs": {says: "unexpected commit digest", answer: func(w http.ResponseWriter, request *http.Request, registry http.Handler) {
-			if !strings.Contains(request.URL.Path, "/blobs/") {
-				registry.ServeHTTP(w, request)
-				return
-			}
-			w.Header().Set("Content-Type", "application/octet-stream")
-			right := r.blobs[request.URL.Path[strings.LastIndexByte(request.URL.Path, '/')+1:]]
-			fmt.Fprint(w, strings.Repeat("x", len(right)))
-		}},
+		"unavailable": {says: "503 Service Unavailable",
+			answer: func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+				http.Error(w, "try again later", http.StatusServiceUnavailable)
+			}},
+		"no-manifest": {says: "invalid character",
+			answer: func(w http.ResponseWriter, request *http.Request, registry http.Handler) {
+				if !strings.Contains(request.URL.Path, "/manifests/") {
+					registry.ServeHTTP(w, request)
+					return
+				}
+				w.Header().Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
+				fmt.Fprint(w, "<html>Welcome to the hotel's network</html>")
+			}},
+		"other-blobs": {says: "unexpected commit digest",
+			answer: func(w http.ResponseWriter, request *http.Request, registry http.Handler) {
+				if !strings.Contains(request.URL.Path, "/blobs/") {
+					registry.ServeHTTP(w, request)
+					return
+				}
+				w.Header().Set("Content-Type", "application/octet-stream")
+				right := r.blobs[request.URL.Path[strings.LastIndexByte(request.URL.Path, '/')+1:]]
+				fmt.Fprint(w, strings.Repeat("x", len(right)))
+			}},
 	}
 	for name, one := range bad {
 		r.misbehave(name, one.answer)

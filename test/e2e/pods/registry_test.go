@@ -83,7 +83,8 @@ func newRegistry(t *testing.T) *registry {
 func (r *registry) run(program string) *http.Transport {
 	r.t.Helper()
 	dir := r.t.TempDir()
-	socket, accounts, config := filepath.Join(dir, "socket"), filepath.Join(dir, "htpasswd"), filepath.Join(dir, "config.json")
+	socket, accounts, config := filepath.Join(dir, "socket"), filepath.Join(dir, "htpasswd"), filepath.Join(dir,
+		"config.json")
 	text, err := json.Marshal(map[string]any{ // YAML takes JSON
 		"version": "0.1",
 		"log":     map[string]any{"level": "warn"},
@@ -91,7 +92,8 @@ func (r *registry) run(program string) *http.Transport {
 		"auth":    map[string]any{"htpasswd": map[string]any{"realm": "registry", "path": accounts}},
 		"http":    map[string]any{"net": "unix", "addr": socket, "relativeurls": true},
 	})
-	if err := errors.Join(err, os.WriteFile(accounts, []byte(registryAccount), 0o600), os.WriteFile(config, text, 0o600)); err != nil {
+	if err := errors.Join(err, os.WriteFile(accounts, []byte(registryAccount), 0o600), os.WriteFile(config, text,
+		0o600)); err != nil {
 		r.t.Fatal(err)
 	}
 	var log bytes.Buffer
@@ -153,11 +155,13 @@ func (r *registry) push(path string) error {
 		query := to.Query()
 		query.Set("digest", digest)
 		to.RawQuery = query.Encode()
-		if _, err := r.send(http.MethodPut, to.RequestURI(), "application/octet-stream", content, http.StatusCreated); err != nil {
+		if _, err := r.send(http.MethodPut, to.RequestURI(), "application/octet-stream", content,
+			http.StatusCreated); err != nil {
 			return err
 		}
 	}
-	_, err := r.send(http.MethodPut, "/v2/"+path+"/manifests/1", "application/vnd.oci.image.manifest.v1+json", r.blobs[r.manifest], http.StatusCreated)
+	_, err := r.send(http.MethodPut, "/v2/"+path+"/manifests/1", "application/vnd.oci.image.manifest.v1+json",
+		r.blobs[r.manifest], http.StatusCreated)
 	return err
 }
 

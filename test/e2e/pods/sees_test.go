@@ -23,9 +23,11 @@ import (
 func (b bench) configMap(name string, data map[string]string) {
 	b.t.Helper()
 	meta := metav1.ObjectMeta{Name: name}
-	_, err := b.API.CoreV1().ConfigMaps(b.ns).Create(b.t.Context(), &corev1.ConfigMap{ObjectMeta: meta, Data: data}, metav1.CreateOptions{})
+	_, err := b.API.CoreV1().ConfigMaps(b.ns).Create(b.t.Context(), &corev1.ConfigMap{ObjectMeta: meta, Data: data},
+		metav1.CreateOptions{})
 	if err == nil {
-		_, err = b.API.CoreV1().Secrets(b.ns).Create(b.t.Context(), &corev1.Secret{ObjectMeta: meta, StringData: data}, metav1.CreateOptions{})
+		_, err = b.API.CoreV1().Secrets(b.ns).Create(b.t.Context(), &corev1.Secret{ObjectMeta: meta, StringData: data},
+			metav1.CreateOptions{})
 	}
 	if err != nil {
 		b.t.Fatal(err)
@@ -37,7 +39,8 @@ func field(path string) *corev1.EnvVarSource {
 }
 
 func resourceField(name, divisor string) *corev1.EnvVarSource {
-	return &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: name, Divisor: quantity(divisor)}}
+	return &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: name,
+		Divisor: quantity(divisor)}}
 }
 
 // Command, arguments and every source of variables.
@@ -47,20 +50,29 @@ func TestEnvironment(t *testing.T) {
 	b.kubectl("create", "service", "clusterip", "web-shop", "--tcp=80:8080")
 	ref := corev1.LocalObjectReference{Name: "source"}
 	c := corev1.Container{
-		Name: "c", Image: image, Command: []string{"/workload", "run"}, Args: []string{"env", "write /tmp/x $(GREETING)", "cat /tmp/x"},
+		Name: "c", Image: image, Command: []string{"/workload", "run"}, Args: []string{"env", "write /tmp/x $(GREETING)",
+			"cat /tmp/x"},
 		Env: []corev1.EnvVar{
 			{Name: "WHO", Value: "world"}, {Name: "GREETING", Value: "hello-$(WHO)-$$(WHO)-$(NOBODY)"},
-			{Name: "POD", ValueFrom: field("metadata.name")}, {Name: "NS", ValueFrom: field("metadata.namespace")}, {Name: "UID", ValueFrom: field("metadata.uid")},
-			{Name: "LABEL", ValueFrom: field("metadata.labels['app']")}, {Name: "SA", ValueFrom: field("spec.serviceAccountName")},
-			{Name: "NODE", ValueFrom: field("spec.nodeName")}, {Name: "IP", ValueFrom: field("status.podIP")}, {Name: "HOST_IP", ValueFrom: field("status.hostIP")},
-			{Name: "CPU", ValueFrom: resourceField("requests.cpu", "1m")}, {Name: "MEM", ValueFrom: resourceField("limits.memory", "1Mi")},
+			{Name: "POD", ValueFrom: field("metadata.name")}, {Name: "NS", ValueFrom: field("metadata.namespace")}, {Name: "UID",
+				ValueFrom: field("metadata.uid")},
+			{Name: "LABEL", ValueFrom: field("metadata.labels['app']")}, {Name: "SA",
+				ValueFrom: field("spec.serviceAccountName")},
+			{Name: "NODE", ValueFrom: field("spec.nodeName")}, {Name: "IP", ValueFrom: field("status.podIP")}, {Name: "HOST_IP",
+				ValueFrom: field("status.hostIP")},
+			{Name: "CPU", ValueFrom: resourceField("requests.cpu", "1m")}, {Name: "MEM",
+				ValueFrom: resourceField("limits.memory", "1Mi")},
 			{Name: "CPU_LIMIT", ValueFrom: resourceField("limits.cpu", "1")},
-			{Name: "CM", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref, Key: "a"}}},
-			{Name: "SECRET", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: ref, Key: "b"}}},
-			{Name: "NONE", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: ref, Key: "none", Optional: ptr(true)}}},
+			{Name: "CM", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref,
+				Key: "a"}}},
+			{Name: "SECRET", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: ref,
+				Key: "b"}}},
+			{Name: "NONE", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: ref,
+				Key: "none", Optional: ptr(true)}}},
 		},
 		EnvFrom: []corev1.EnvFromSource{
-			{Prefix: "CM_", ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: ref}}, {SecretRef: &corev1.SecretEnvSource{LocalObjectReference: ref}},
+			{Prefix: "CM_", ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: ref}},
+			{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: ref}},
 		},
 		Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{"cpu": quantity("10m")}, Limits: corev1.ResourceList{"memory": quantity("64Mi")},
@@ -83,10 +95,13 @@ func TestEnvironment(t *testing.T) {
 		got[name] = value
 	}
 	for name, want := range map[string]string{
-		"WHO": "world", "GREETING": "hello-world-$(WHO)-$(NOBODY)", "POD": "p", "NS": b.ns, "UID": string(pod.UID), "LABEL": "p", "SA": "default",
-		"NODE": b.NodeName, "IP": p.Status.PodIP, "HOST_IP": p.Status.HostIP, "CPU": "10", "MEM": "64", "CPU_LIMIT": node.Status.Allocatable.Cpu().String(),
-		"CM": "one", "SECRET": "two", "CM_a": "one", "CM_b": "two", "a": "one", "b": "two", "HOSTNAME": "p",
-		"WEB_SHOP_SERVICE_HOST": service.Spec.ClusterIP, "WEB_SHOP_PORT_80_TCP_PORT": "80", "KUBERNETES_SERVICE_PORT_HTTPS": "443",
+		"WHO": "world", "GREETING": "hello-world-$(WHO)-$(NOBODY)", "POD": "p", "NS": b.ns, "UID": string(pod.UID),
+		"LABEL": "p", "SA": "default",
+		"NODE": b.NodeName, "IP": p.Status.PodIP, "HOST_IP": p.Status.HostIP, "CPU": "10", "MEM": "64",
+		"CPU_LIMIT": node.Status.Allocatable.Cpu().String(),
+		"CM":        "one", "SECRET": "two", "CM_a": "one", "CM_b": "two", "a": "one", "b": "two", "HOSTNAME": "p",
+		"WEB_SHOP_SERVICE_HOST": service.Spec.ClusterIP, "WEB_SHOP_PORT_80_TCP_PORT": "80",
+		"KUBERNETES_SERVICE_PORT_HTTPS": "443",
 	} {
 		if value, ok := got[name]; !ok || value != want {
 			t.Errorf("%s is %q (set: %t), want %q", name, value, ok, want)
@@ -108,16 +123,19 @@ func TestVolumes(t *testing.T) {
 	}
 	ref := corev1.LocalObjectReference{Name: "source"}
 	volumes := map[string]corev1.VolumeSource{
-		"disk":   {EmptyDir: &corev1.EmptyDirVolumeSource{}},
-		"memory": {EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: ptr(quantity("1Mi"))}},
-		"host":   {HostPath: &corev1.HostPathVolumeSource{Path: host}},
-		"cm":     {ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: ref, DefaultMode: ptr(int32(0o640))}},
-		"items":  {ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: ref, Items: []corev1.KeyToPath{{Key: "a", Path: "deep/er", Mode: ptr(int32(0o400))}}}},
+		"disk": {EmptyDir: &corev1.EmptyDirVolumeSource{}},
+		"memory": {EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory,
+			SizeLimit: ptr(quantity("1Mi"))}},
+		"host": {HostPath: &corev1.HostPathVolumeSource{Path: host}},
+		"cm":   {ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: ref, DefaultMode: ptr(int32(0o640))}},
+		"items": {ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: ref,
+			Items: []corev1.KeyToPath{{Key: "a", Path: "deep/er", Mode: ptr(int32(0o400))}}}},
 		"secret": {Secret: &corev1.SecretVolumeSource{SecretName: "source"}},
 		"none":   {Secret: &corev1.SecretVolumeSource{SecretName: "absent", Optional: ptr(true)}},
 		"down": {DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
 			{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}},
-			{Path: "cpu", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "c", Resource: "requests.cpu", Divisor: quantity("1m")}},
+			{Path: "cpu", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "c", Resource: "requests.cpu",
+				Divisor: quantity("1m")}},
 		}}},
 	}
 	c := workload("c", "http")
@@ -125,7 +143,8 @@ func TestVolumes(t *testing.T) {
 	spec := lasting(c)
 	for name, source := range volumes {
 		spec.Volumes = append(spec.Volumes, corev1.Volume{Name: name, VolumeSource: source})
-		spec.Containers[0].VolumeMounts = append(spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: name, MountPath: "/v/" + name})
+		spec.Containers[0].VolumeMounts = append(spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: name,
+			MountPath: "/v/" + name})
 	}
 	spec.Containers[0].VolumeMounts = append(spec.Containers[0].VolumeMounts,
 		corev1.VolumeMount{Name: "cm", MountPath: "/one", SubPath: "b"},
@@ -135,11 +154,13 @@ func TestVolumes(t *testing.T) {
 	b.create("p", spec)
 	p := b.ready("p")
 	for file, want := range map[string]string{
-		"/v/cm/a": "one", "/v/cm/b": "two", "/v/items/deep/er": "one", "/v/secret/a": "one", "/v/down/labels": `app="p"`, "/v/down/cpu": "20", "/one": "two",
+		"/v/cm/a": "one", "/v/cm/b": "two", "/v/items/deep/er": "one", "/v/secret/a": "one", "/v/down/labels": `app="p"`,
+		"/v/down/cpu": "20", "/one": "two",
 	} {
 		b.want(file, b.in("p", "cat", file), want)
 	}
-	for file, want := range map[string]string{"/v/cm/..data/a": "-rw-r----- 0:4242", "/v/items/..data/deep/er": "-r--r----- 0:4242", "/v/secret/..data/b": "-rw-r--r-- 0:4242"} {
+	for file, want := range map[string]string{"/v/cm/..data/a": "-rw-r----- 0:4242",
+		"/v/items/..data/deep/er": "-r--r----- 0:4242", "/v/secret/..data/b": "-rw-r--r-- 0:4242"} {
 		if got := b.in("p", "ls", "-l", file); !strings.HasPrefix(got, want) {
 			t.Errorf("%s is %q, want %s", file, got, want)
 		}
@@ -156,13 +177,15 @@ func TestVolumes(t *testing.T) {
 		t.Error("an emptyDir in memory holds more than its sizeLimit")
 	}
 	for path, want := range map[string]string{
-		filepath.Join(host, "x"): "mine\n", filepath.Join(b.AgentRoot(), "pods", string(p.UID), "volumes/kubernetes.io~empty-dir/disk/made/here/x"): "mine\n",
+		filepath.Join(host, "x"): "mine\n", filepath.Join(b.AgentRoot(), "pods", string(p.UID),
+			"volumes/kubernetes.io~empty-dir/disk/made/here/x"): "mine\n",
 	} {
 		if text, err := os.ReadFile(path); err != nil || string(text) != want {
 			t.Errorf("%s: %q, %v", path, text, err)
 		}
 	}
-	if got := b.in("p", "ls", "-l", "/v/disk/x"); !strings.HasPrefix(got, "-rw-r--r-- 1001:4242") { // the directory's set-group-id bit
+	// the directory's set-group-id bit
+	if got := b.in("p", "ls", "-l", "/v/disk/x"); !strings.HasPrefix(got, "-rw-r--r-- 1001:4242") {
 		t.Errorf("a file in a volume of group 4242 is %q", got)
 	}
 	b.updates("p")
@@ -180,7 +203,8 @@ func (b bench) updates(pod string) {
 	b.kubectl("patch", "secret", "source", "-p", `{"stringData":{"a":"changed"}}`)
 	b.kubectl("label", "pod", pod, "app=renamed", "--overwrite")
 	rig.Eventually(b.t, soon, "the changes", func(context.Context) error {
-		for file, want := range map[string]string{"/v/cm/a": "changed", "/v/cm/c": "new", "/v/secret/a": "changed", "/v/down/labels": `app="renamed"`} {
+		for file, want := range map[string]string{"/v/cm/a": "changed", "/v/cm/c": "new", "/v/secret/a": "changed",
+			"/v/down/labels": `app="renamed"`} {
 			if got, err := b.tryIn(pod, "cat", file); err != nil || strings.TrimSpace(got) != want {
 				return fmt.Errorf("%s: %q %v", file, got, err)
 			}
@@ -194,9 +218,11 @@ func (b bench) updates(pod string) {
 func TestServiceAccountToken(t *testing.T) {
 	b := at(t)
 	spec := lasting(workload("c", "sleep", "infinity"))
-	spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Audience: "vault", ExpirationSeconds: ptr(int64(600)), Path: "token"}},
-	}}}}}
+	spec.Volumes = []corev1.Volume{{Name: "v",
+		VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Audience: "vault", ExpirationSeconds: ptr(int64(600)),
+				Path: "token"}},
+		}}}}}
 	spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 	b.create("p", spec)
 	p := b.ready("p")
@@ -212,7 +238,8 @@ func TestServiceAccountToken(t *testing.T) {
 			t.Fatal(err)
 		}
 		user := review.Status.User
-		if !review.Status.Authenticated || user.Username != "system:serviceaccount:"+b.ns+":default" || fmt.Sprint(user.Extra["authentication.kubernetes.io/pod-uid"]) != "["+string(p.UID)+"]" {
+		if !review.Status.Authenticated || user.Username != "system:serviceaccount:"+b.ns+":default" ||
+			fmt.Sprint(user.Extra["authentication.kubernetes.io/pod-uid"]) != "["+string(p.UID)+"]" {
 			t.Errorf("%s: %+v", file, review.Status)
 		}
 	}
@@ -221,7 +248,8 @@ func TestServiceAccountToken(t *testing.T) {
 	if err := os.WriteFile(ca, []byte(b.in("p", "cat", dir+"ca.crt")+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out := b.Kubectl(t, "--kubeconfig=/dev/null", "--server="+b.Config.Host, "--certificate-authority="+ca, "--token="+b.in("p", "cat", dir+"token"), "auth", "whoami", "-o", "json")
+	out := b.Kubectl(t, "--kubeconfig=/dev/null", "--server="+b.Config.Host, "--certificate-authority="+ca, "--token="+
+		b.in("p", "cat", dir+"token"), "auth", "whoami", "-o", "json")
 	var who struct {
 		Status struct{ UserInfo struct{ Username string } }
 	}
@@ -237,7 +265,8 @@ func TestNetwork(t *testing.T) {
 	port, own := freeport.ForTest(t), freeport.ForTest(t)
 	web := workload("c", "http")
 	web.Ports = []corev1.ContainerPort{{Name: "web", ContainerPort: 8080, HostPort: int32(port)}}
-	web.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: named("web")}}}
+	web.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1,
+		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: named("web")}}}
 	spec := lasting(web)
 	spec.Hostname, spec.Subdomain = "front", "shop"
 	spec.HostAliases = []corev1.HostAlias{{IP: "192.0.2.77", Hostnames: []string{"alias"}}}
@@ -263,7 +292,8 @@ func TestNetwork(t *testing.T) {
 		}
 	}
 	hosts := b.in("web", "cat", "/etc/hosts")
-	for _, want := range []string{p.Status.PodIP + "\tfront.shop." + b.ns + ".svc.cluster.local\tfront", "192.0.2.77\talias"} {
+	for _, want := range []string{p.Status.PodIP + "\tfront.shop." + b.ns + ".svc.cluster.local\tfront",
+		"192.0.2.77\talias"} {
 		if !strings.Contains(hosts, want) {
 			t.Errorf("hosts file lacks %q:\n%s", want, hosts)
 		}

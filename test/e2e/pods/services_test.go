@@ -39,7 +39,8 @@ func TestServices(t *testing.T) {
 	atNode := fmt.Sprintf("http://%s:%d/", node, service.Spec.Ports[0].NodePort)
 	b.answers(url, "one up", "two up")
 	b.answers(atNode, "one up", "two up")
-	if text, err := os.ReadFile("/proc/sys/net/bridge/bridge-nf-call-iptables"); err == nil && strings.TrimSpace(string(text)) == "1" {
+	if text, err := os.ReadFile("/proc/sys/net/bridge/bridge-nf-call-iptables"); err == nil &&
+		strings.TrimSpace(string(text)) == "1" {
 		b.until("one", "two sees its address", soon, func(p *corev1.Pod) error {
 			said := b.in("one", "get", url)
 			if !strings.HasPrefix(said, "two up") {
@@ -77,7 +78,8 @@ func TestServices(t *testing.T) {
 // serves creates a pod behind the Service "web".
 func (b bench) serves(name string) {
 	web := workload("c", "http")
-	web.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)}}}
+	web.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1,
+		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)}}}
 	spec := lasting(web)
 	spec.Hostname = name
 	b.post(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"behind": "web"}}, Spec: spec})
@@ -148,7 +150,8 @@ func TestAPIServerFromPods(t *testing.T) {
 	}
 	const account = "/var/run/secrets/kubernetes.io/serviceaccount/"
 	get := "get --ca-file " + account + "ca.crt --token-file " + account + "token https://"
-	slices, err := b.API.DiscoveryV1().EndpointSlices("default").List(t.Context(), metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kubernetes"})
+	slices, err := b.API.DiscoveryV1().EndpointSlices("default").List(t.Context(),
+		metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kubernetes"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,11 +161,13 @@ func TestAPIServerFromPods(t *testing.T) {
 	endpoint := fmt.Sprintf("%s:%d", slices.Items[0].Endpoints[0].Addresses[0], *slices.Items[0].Ports[0].Port)
 	pods := "/api/v1/namespaces/" + b.ns + "/pods"
 	for name, hosted := range map[string]bool{"pod": false, "hosted": true} {
-		spec := brief(workload("c", "run", get+"$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"+pods, get+endpoint+pods))
+		spec := brief(workload("c", "run", get+"$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"+pods, get+endpoint+
+			pods))
 		spec.HostNetwork = hosted
 		b.create(name, spec)
 	}
-	b.create("curious", brief(workload("c", "run", get+"$(KUBERNETES_SERVICE_HOST)/api/v1/namespaces/kube-system/secrets")))
+	b.create("curious", brief(workload("c", "run",
+		get+"$(KUBERNETES_SERVICE_HOST)/api/v1/namespaces/kube-system/secrets")))
 	for _, name := range []string{"pod", "hosted"} {
 		b.ended(name, corev1.PodSucceeded)
 		if said := b.logs(name, "c"); strings.Count(said, `"kind":"PodList"`) != 2 {
@@ -213,7 +218,8 @@ func TestDNS(t *testing.T) {
 	}
 	b.ready("one")
 	// CoreDNS learns of Services and pods a moment later, and caches for 30 seconds that a name does not exist.
-	names := []string{"http://web/", "http://web." + b.ns + "/", "http://web." + b.ns + ".svc.cluster.local./", "http://head:8080/"}
+	names := []string{"http://web/", "http://web." + b.ns + "/", "http://web." + b.ns + ".svc.cluster.local./",
+		"http://head:8080/"}
 	for i, url := range names {
 		name := fmt.Sprint("asks", i)
 		b.create(name, lasting(workload("c", "get", "--every", "1s", url)))
@@ -248,16 +254,19 @@ func TestMetricsAPI(t *testing.T) {
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.API.AutoscalingV2().HorizontalPodAutoscalers(b.ns).Create(t.Context(), &autoscalingv2.HorizontalPodAutoscaler{
-		ObjectMeta: metav1.ObjectMeta{Name: "busy"},
-		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
-			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "busy"},
-			MaxReplicas:    2,
-			Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{
-				Name: corev1.ResourceCPU, Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: &target},
-			}}},
-		},
-	}, metav1.CreateOptions{}); err != nil {
+	if _, err := b.API.AutoscalingV2().HorizontalPodAutoscalers(b.ns).Create(t.Context(),
+		&autoscalingv2.HorizontalPodAutoscaler{
+			ObjectMeta: metav1.ObjectMeta{Name: "busy"},
+			Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+				ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "busy"},
+				MaxReplicas:    2,
+				Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.ResourceMetricSourceType,
+					Resource: &autoscalingv2.ResourceMetricSource{
+						Name: corev1.ResourceCPU, Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType,
+							AverageUtilization: &target},
+					}}},
+			},
+		}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	rig.Eventually(t, soon, "kubectl top", func(context.Context) error {

@@ -51,7 +51,8 @@ func TestStaticPods(t *testing.T) {
 	name := "a-" + b.NodeName
 	mirror := b.ready(name)
 	bystander := b.ready("other-" + b.NodeName)
-	if mirror.Annotations["kubernetes.io/config.mirror"] == "" || mirror.Annotations["kubernetes.io/config.source"] != "file" {
+	if mirror.Annotations["kubernetes.io/config.mirror"] == "" ||
+		mirror.Annotations["kubernetes.io/config.source"] != "file" {
 		t.Errorf("annotations %v", mirror.Annotations)
 	}
 	if o := mirror.OwnerReferences; len(o) != 1 || o[0].Kind != "Node" || o[0].Name != b.NodeName {
@@ -64,7 +65,8 @@ func TestStaticPods(t *testing.T) {
 	b.want("exec", b.in(name, "env", "HOSTNAME"), name)
 
 	// A deleted mirror is created again, with the same container.
-	if err := b.API.CoreV1().Pods(b.ns).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: ptr(int64(0))}); err != nil {
+	if err := b.API.CoreV1().Pods(b.ns).Delete(t.Context(), name,
+		metav1.DeleteOptions{GracePeriodSeconds: ptr(int64(0))}); err != nil {
 		t.Fatal(err)
 	}
 	b.until(name, "has another mirror", soon, func(p *corev1.Pod) error {
@@ -90,7 +92,8 @@ func TestStaticPods(t *testing.T) {
 		return err
 	})
 	for n, was := range map[string]*corev1.Pod{name: mirror, bystander.Name: bystander} {
-		if p, err := b.API.CoreV1().Pods(b.ns).Get(t.Context(), n, metav1.GetOptions{}); err != nil || id(p) != id(was) || container(p, "c").RestartCount != 0 {
+		if p, err := b.API.CoreV1().Pods(b.ns).Get(t.Context(), n, metav1.GetOptions{}); err != nil || id(p) != id(was) ||
+			container(p, "c").RestartCount != 0 {
 			t.Errorf("%s: %v, %+v", n, err, container(p, "c"))
 		}
 	}
@@ -166,17 +169,20 @@ func TestBadManifests(t *testing.T) {
 		make func(path string) error
 		text string
 	}{
-		"cut":       {write("apiVersion: v1\nkind: Pod\nmetadata: {name: cut, names"), "decode manifest"},
-		"nul":       {write("apiVersion: v1\nkind: Pod\x00\n"), "control characters are not allowed"},
-		"kind":      {write("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"), "want a v1 Pod, found a *v1.ConfigMap"},
-		"two":       {write(pod("two", "containers: ["+c+"}]") + "---\n" + pod("three", "containers: ["+c+"}]")), "more than one document"},
+		"cut": {write("apiVersion: v1\nkind: Pod\nmetadata: {name: cut, names"), "decode manifest"},
+		"nul": {write("apiVersion: v1\nkind: Pod\x00\n"), "control characters are not allowed"},
+		"kind": {write("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"),
+			"want a v1 Pod, found a *v1.ConfigMap"},
+		"two": {write(pod("two", "containers: ["+c+"}]") + "---\n" + pod("three", "containers: ["+c+"}]")),
+			"more than one document"},
 		"large":     {write(strings.Repeat("# large\n", 1<<19)), "want a regular file of at most 3145728 bytes"},
 		"taken":     {write(pod("bystander", "containers: ["+c+"}]")), "has a pod of this name"},
 		"directory": {func(path string) error { return os.Mkdir(path, 0o700) }, "want a regular file"},
 		"dangling":  {func(path string) error { return os.Symlink("nowhere", path) }, "no such file"},
 		"endless":   {func(path string) error { return os.Symlink("/dev/zero", path) }, "want a regular file"},
 		"fifo":      {func(path string) error { return unix.Mkfifo(path, 0o600) }, "want a regular file"},
-		"unknown":   {write(pod("unknown", "containers: ["+c+", imagine: x}]")), `unknown field "spec.containers[0].imagine"`},
+		"unknown": {write(pod("unknown", "containers: ["+c+", imagine: x}]")),
+			`unknown field "spec.containers[0].imagine"`},
 		"secret": {write(pod("secret", "containers: ["+c+", envFrom: [{secretRef: {name: s}}]}]")),
 			"spec.containers[c].envFrom: a static pod may not refer to API objects"},
 	}
@@ -227,7 +233,8 @@ func (b bench) flurry(path string) {
 func (b bench) nodeSays(path, text string) {
 	b.t.Helper()
 	rig.Eventually(b.t, soon, "an Event says of "+path+": "+text, func(ctx context.Context) error {
-		said, err := b.API.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: "reason=StaticPodRefused"})
+		said, err := b.API.CoreV1().Events(metav1.NamespaceDefault).List(ctx,
+			metav1.ListOptions{FieldSelector: "reason=StaticPodRefused"})
 		if err != nil {
 			return err
 		}

@@ -22,7 +22,8 @@ func (b bench) held(name, field string) *corev1.Pod {
 	b.t.Helper()
 	return b.until(name, "held for "+field, soon, func(p *corev1.Pod) error {
 		c := condition(p, corev1.PodReadyToStartContainers)
-		if p.Status.Phase != corev1.PodPending || c.Status != corev1.ConditionFalse || c.Reason != "UnsupportedField" || !strings.Contains(c.Message, field) {
+		if p.Status.Phase != corev1.PodPending || c.Status != corev1.ConditionFalse || c.Reason != "UnsupportedField" ||
+			!strings.Contains(c.Message, field) {
 			return fmt.Errorf("phase %s, condition %+v", p.Status.Phase, c)
 		}
 		return nil
@@ -32,7 +33,8 @@ func (b bench) held(name, field string) *corev1.Pod {
 // countEvents counts the Events about a pod with one of the reasons.
 func (b bench) countEvents(pod string, reasons ...string) (count int32) {
 	b.t.Helper()
-	events, err := b.API.CoreV1().Events(b.ns).List(b.t.Context(), metav1.ListOptions{FieldSelector: fields.Set{"involvedObject.name": pod}.String()})
+	events, err := b.API.CoreV1().Events(b.ns).List(b.t.Context(),
+		metav1.ListOptions{FieldSelector: fields.Set{"involvedObject.name": pod}.String()})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -56,10 +58,12 @@ func TestUnsupportedFields(t *testing.T) {
 	}{
 		"users": {"spec.hostUsers", func(s *corev1.PodSpec) { s.HostUsers = ptr(false) }},
 		"volume": {"spec.volumes[v].nfs", func(s *corev1.PodSpec) {
-			s.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "192.0.2.1", Path: "/"}}}}
+			s.Volumes = []corev1.Volume{{Name: "v",
+				VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "192.0.2.1", Path: "/"}}}}
 		}},
 		"claim": {"persistent volume " + b.remoteVolume("claim") + " is of kind nfs", func(s *corev1.PodSpec) {
-			s.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}}}
+			s.Volumes = []corev1.Volume{{Name: "v",
+				VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}}}
 		}},
 	} {
 		spec := lasting(workload("c", "sleep", "infinity"))
@@ -67,7 +71,8 @@ func TestUnsupportedFields(t *testing.T) {
 		if name == "users" {
 			b.create("sent", spec)
 			b.until("sent", "kept off the node", soon, func(p *corev1.Pod) error {
-				if why := condition(p, corev1.PodScheduled); why.Status != corev1.ConditionFalse || !strings.Contains(why.Message, "1 node(s) had an agent that would hold the pod: it has no user-namespaces") {
+				if why := condition(p, corev1.PodScheduled); why.Status != corev1.ConditionFalse ||
+					!strings.Contains(why.Message, "1 node(s) had an agent that would hold the pod: it has no user-namespaces") {
 					return fmt.Errorf("node %q, %+v", p.Spec.NodeName, why)
 				}
 				return nil
@@ -81,7 +86,8 @@ func TestUnsupportedFields(t *testing.T) {
 			t.Errorf("%s: something of it is there: %+v", name, p.Status)
 		}
 		reasons := []string{"UnsupportedField", "FailedCreatePodSandBox"}
-		if name != "claim" { // the Node authorizer may not know yet that a pod of this node uses the claim: FailedMount, as with the kubelet
+		// the Node authorizer may not know yet that a pod of this node uses the claim: FailedMount, as with the kubelet
+		if name != "claim" {
 			reasons = append(reasons, "FailedMount")
 		}
 		if told := b.countEvents(name, reasons...); told != 1 {
@@ -123,7 +129,8 @@ func (b bench) remoteVolume(claim string) string {
 	})
 	_, err = b.API.CoreV1().PersistentVolumeClaims(b.ns).Create(b.t.Context(), &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: claim},
-		Spec:       corev1.PersistentVolumeClaimSpec{AccessModes: access, StorageClassName: &none, VolumeName: name, Resources: corev1.VolumeResourceRequirements{Requests: size}},
+		Spec: corev1.PersistentVolumeClaimSpec{AccessModes: access, StorageClassName: &none, VolumeName: name,
+			Resources: corev1.VolumeResourceRequirements{Requests: size}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		b.t.Fatal(err)
@@ -146,10 +153,12 @@ func TestRejectedBySystem(t *testing.T) {
 		change func(*corev1.Pod)
 	}{
 		"sysctl": {"SysctlForbidden", func(p *corev1.Pod) {
-			p.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "kernel.msgmax", Value: "65536"}}}
+			p.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "kernel.msgmax",
+				Value: "65536"}}}
 		}},
-		"os":       {"PodOSNotSupported", func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Windows} }},
-		"os-label": {"PodOSSelectorNodeLabelDoesNotMatch", func(p *corev1.Pod) { p.Labels = map[string]string{corev1.LabelOSStable: "windows"} }},
+		"os": {"PodOSNotSupported", func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Windows} }},
+		"os-label": {"PodOSSelectorNodeLabelDoesNotMatch",
+			func(p *corev1.Pod) { p.Labels = map[string]string{corev1.LabelOSStable: "windows"} }},
 	} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: lasting(workload("c", "sleep", "infinity"))}
 		pod.Spec.NodeName = b.NodeName
@@ -162,7 +171,8 @@ func TestRejectedBySystem(t *testing.T) {
 		b.delete(name, -1, soon)
 	}
 	safe := lasting(workload("c", "sleep", "infinity"))
-	safe.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "net.ipv4.tcp_syncookies", Value: "1"}}}
+	safe.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "net.ipv4.tcp_syncookies",
+		Value: "1"}}}
 	safe.OS = &corev1.PodOS{Name: corev1.Linux}
 	b.create("safe", safe)
 	b.ready("safe")

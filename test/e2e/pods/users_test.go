@@ -71,7 +71,8 @@ func TestUserNamespace(t *testing.T) {
 		s.HostUsers = host
 		s.SecurityContext = &corev1.PodSecurityContext{FSGroup: ptr(int64(2000))}
 		s.Volumes = []corev1.Volume{
-			{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: source}}},
+			{Name: "config",
+				VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: source}}},
 			{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: source.Name}}},
 			{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 			{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: memory}},

@@ -64,12 +64,14 @@ func (b bench) wrongReferences() map[string]wrong {
 	yes := true
 	return map[string]wrong{
 		"env-key": {
-			spec:  env(variable("A", corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: local("keys"), Key: "b"}})),
+			spec: env(variable("A",
+				corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: local("keys"), Key: "b"}})),
 			waits: unmade, event: "Failed", text: "couldn't find key b in ConfigMap " + b.ns + "/keys",
 			before: config("keys"), mend: func(string) { b.addKey("keys", "b") },
 		},
 		"env-secret-key": {
-			spec:  env(variable("A", corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: local("pins"), Key: "b"}})),
+			spec: env(variable("A",
+				corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: local("pins"), Key: "b"}})),
 			waits: unmade, event: "Failed", text: "couldn't find key b in Secret " + b.ns + "/pins",
 			before: secret("pins"), mend: func(string) { b.addSecretKey("pins", "b") },
 		},
@@ -81,7 +83,8 @@ func (b bench) wrongReferences() map[string]wrong {
 			spec: func(string) corev1.PodSpec {
 				return source(corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "mounted"}})
 			},
-			waits: "ContainerCreating", event: "FailedMount", text: `MountVolume.SetUp failed for volume "v" : secret "mounted" not found`,
+			waits: "ContainerCreating", event: "FailedMount",
+			text: `MountVolume.SetUp failed for volume "v" : secret "mounted" not found`,
 			mend: secret("mounted"),
 		},
 		"volume-key": {
@@ -191,7 +194,8 @@ func TestWrongReferences(t *testing.T) {
 func TestCyclicVariables(t *testing.T) {
 	b := at(t)
 	c := workload("c", "env", "A", "B", "C", "D")
-	c.Env = []corev1.EnvVar{{Name: "A", Value: "$(B)"}, {Name: "B", Value: "$(A)"}, {Name: "C", Value: "$(C)"}, {Name: "D", Value: "$(NONE) $$(A)"}}
+	c.Env = []corev1.EnvVar{{Name: "A", Value: "$(B)"}, {Name: "B", Value: "$(A)"}, {Name: "C", Value: "$(C)"},
+		{Name: "D", Value: "$(NONE) $$(A)"}}
 	b.create("p", brief(c))
 	b.ended("p", corev1.PodSucceeded)
 	b.want("variables", strings.TrimSpace(b.logs("p", "c")), "$(B)\n$(B)\n$(C)\n$(NONE) $(A)")

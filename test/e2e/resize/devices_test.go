@@ -44,8 +44,10 @@ type pluginProcess struct {
 // startPlugin starts a plugin with three devices, of which it prefers the last.
 func (b bench) startPlugin() *pluginProcess {
 	b.t.Helper()
-	p := &pluginProcess{cmd: exec.Command(rig.Build(b.t, "test/deviceplugin/plugin"), "--dir", filepath.Join(b.AgentRoot(), "device-plugins"), "--resource", string(b.gpu()),
-		"--devices", "gpu0@0,gpu1@0,gpu2@0", "--prefer", "gpu2,gpu1,gpu0", "--env", "GPUS", "--nodes", "--prestart", "--mount", "/usr/lib/os-release:/opt/release")}
+	p := &pluginProcess{cmd: exec.Command(rig.Build(b.t, "test/deviceplugin/plugin"), "--dir", filepath.Join(b.AgentRoot(),
+		"device-plugins"), "--resource", string(b.gpu()),
+		"--devices", "gpu0@0,gpu1@0,gpu2@0", "--prefer", "gpu2,gpu1,gpu0", "--env", "GPUS", "--nodes", "--prestart",
+		"--mount", "/usr/lib/os-release:/opt/release")}
 	p.cmd.Stderr = os.Stderr
 	out, err := p.cmd.StdoutPipe()
 	if err == nil {
@@ -107,7 +109,8 @@ func (b bench) withDevices(name string, n int64) {
 	c := container("c", "", "", "sleep", "infinity")
 	c.Resources.Limits = corev1.ResourceList{b.gpu(): *resource.NewQuantity(n, resource.DecimalSI)}
 	grace := int64(0)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: nodes.Items[0].Name, TerminationGracePeriodSeconds: &grace, Containers: []corev1.Container{c}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: nodes.Items[0].Name,
+		TerminationGracePeriodSeconds: &grace, Containers: []corev1.Container{c}}}
 	if _, err := b.API.CoreV1().Pods(b.ns).Create(b.t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		b.t.Fatal(err)
 	}
@@ -128,7 +131,8 @@ func (b bench) has(pod, ids string) {
 	b.t.Helper()
 	var out string
 	rig.Eventually(b.t, soon, "a command in "+pod, func(context.Context) (err error) { // the agent may be about to restart
-		out, err = b.TryKubectl(b.t, "--namespace", b.ns, "exec", pod, "--", "/workload", "run", "env GPUS", "ls /dev", "cat /opt/release")
+		out, err = b.TryKubectl(b.t, "--namespace", b.ns, "exec", pod, "--", "/workload", "run", "env GPUS", "ls /dev",
+			"cat /opt/release")
 		return err
 	})
 	lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -154,7 +158,8 @@ func (b bench) waits(pod, why string) {
 	b.t.Helper()
 	b.until(pod, "waits for its devices", func(p *corev1.Pod) error {
 		c := condition(p, corev1.PodReadyToStartContainers)
-		if c == nil || c.Status != corev1.ConditionFalse || c.Reason != "WaitingForDevices" || !strings.Contains(c.Message, why) || p.Status.Phase != corev1.PodPending {
+		if c == nil || c.Status != corev1.ConditionFalse || c.Reason != "WaitingForDevices" ||
+			!strings.Contains(c.Message, why) || p.Status.Phase != corev1.PodPending {
 			return fmt.Errorf("phase %s %s %s, %+v", p.Status.Phase, p.Status.Reason, p.Status.Message, c)
 		}
 		return nil
@@ -171,7 +176,8 @@ func TestDevices(t *testing.T) {
 	p := b.ready("p")
 	b.has("p", "gpu1,gpu2")
 	was := b.first(p, "c")
-	if calls := plugin.calls(); !slices.Equal(calls[len(calls)-3:], []string{"preferred [gpu2 gpu1]", "allocate [gpu1 gpu2]", "prestart [gpu1 gpu2]"}) {
+	if calls := plugin.calls(); !slices.Equal(calls[len(calls)-3:], []string{"preferred [gpu2 gpu1]",
+		"allocate [gpu1 gpu2]", "prestart [gpu1 gpu2]"}) {
 		t.Errorf("the plugin was asked %q", calls)
 	}
 	b.listed("p", "gpu1", "gpu2")
@@ -181,7 +187,8 @@ func TestDevices(t *testing.T) {
 	}
 	b.offers("2/3")
 	b.until("p", "says that a device of its is ill", func(p *corev1.Pod) error {
-		if s := statusOf(p, "c").AllocatedResourcesStatus; len(s) != 1 || len(s[0].Resources) != 2 || s[0].Resources[0].Health != "Healthy" || s[0].Resources[1].Health != "Unhealthy" {
+		if s := statusOf(p, "c").AllocatedResourcesStatus; len(s) != 1 || len(s[0].Resources) != 2 ||
+			s[0].Resources[0].Health != "Healthy" || s[0].Resources[1].Health != "Unhealthy" {
 			return fmt.Errorf("%+v", s)
 		}
 		return nil
@@ -211,7 +218,9 @@ func TestDevices(t *testing.T) {
 	}
 	b.withDevices("r", 1)
 	b.until("r", "is refused", func(p *corev1.Pod) error {
-		if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "UnexpectedAdmissionError" || !strings.Contains(p.Status.Message, "requested number of devices unavailable for "+string(b.gpu())+". Requested: 1, Available: 0") {
+		if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "UnexpectedAdmissionError" ||
+			!strings.Contains(p.Status.Message, "requested number of devices unavailable for "+string(b.gpu())+
+				". Requested: 1, Available: 0") {
 			return fmt.Errorf("phase %s %s %s", p.Status.Phase, p.Status.Reason, p.Status.Message)
 		}
 		return nil
@@ -234,14 +243,16 @@ func (b bench) killContainer(p *corev1.Pod) {
 // listed checks what the pod-resources API lists for a pod.
 func (b bench) listed(pod string, ids ...string) {
 	b.t.Helper()
-	conn, err := grpc.NewClient("unix://"+filepath.Join(b.AgentRoot(), "pod-resources/kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+filepath.Join(b.AgentRoot(), "pod-resources/kubelet.sock"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(b.t.Context(), soon)
 	defer cancel()
-	r, err := podresourcesapi.NewPodResourcesListerClient(conn).Get(ctx, &podresourcesapi.GetPodResourcesRequest{PodNamespace: b.ns, PodName: pod})
+	r, err := podresourcesapi.NewPodResourcesListerClient(conn).Get(ctx,
+		&podresourcesapi.GetPodResourcesRequest{PodNamespace: b.ns, PodName: pod})
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -37,7 +37,8 @@ func TestExclusiveCPU(t *testing.T) {
 	shared := b.create("shared", container("c", "50m,16Mi", "100m,64Mi", "sleep", "infinity"))
 	b.runsOn(shared, "c", all)
 
-	own := b.create("own", container("own", "1,32Mi", "1,32Mi", "sleep", ownSleep), container("beside", "100m,16Mi", "100m,16Mi", "sleep", "infinity"))
+	own := b.create("own", container("own", "1,32Mi", "1,32Mi", "sleep", ownSleep), container("beside", "100m,16Mi",
+		"100m,16Mi", "sleep", "infinity"))
 	mine := b.allowedTo(own, "own")
 	rest := all.Minus(mine)
 	if mine.Len() != 1 {
@@ -91,23 +92,30 @@ func TestExclusiveCPU(t *testing.T) {
 func TestTopologyOfOwnNodeOnly(t *testing.T) {
 	b := amid(t)
 	config := rest.CopyConfig(b.Config)
-	config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:other", Groups: []string{"system:nodes", "system:authenticated"}}
+	config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:other", Groups: []string{"system:nodes",
+		"system:authenticated"}}
 	other, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	objects := "/apis/" + topology.GroupVersion.String() + "/" + topology.Resource
 	makes := func(ctx context.Context, name string) error {
-		body := fmt.Sprintf(`{"apiVersion":%q,"kind":"NodeResourceTopology","metadata":{"name":%q},"zones":[]}`, topology.GroupVersion, name)
-		return other.CoreV1().RESTClient().Post().AbsPath(objects).Param("dryRun", "All").SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(ctx).Error()
+		body := fmt.Sprintf(`{"apiVersion":%q,"kind":"NodeResourceTopology","metadata":{"name":%q},"zones":[]}`,
+			topology.GroupVersion, name)
+		return other.CoreV1().RESTClient().Post().AbsPath(objects).Param("dryRun", "All").SetHeader("Content-Type",
+			"application/json").Body([]byte(body)).Do(ctx).Error()
 	}
 	forbidden := func(err error) error {
-		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "system:node:other may write the NodeResourceTopology of its own node only") {
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(),
+			"system:node:other may write the NodeResourceTopology of its own node only") {
 			return fmt.Errorf("not forbidden: %w", err)
 		}
 		return nil
 	}
-	rig.Eventually(t, soon, "a node may not make another's", func(ctx context.Context) error { return forbidden(makes(ctx, "somebody")) })
+	rig.Eventually(t, soon, "a node may not make another's", func(ctx context.Context) error {
+		return forbidden(makes(ctx,
+			"somebody"))
+	})
 	if err := makes(t.Context(), "other"); err != nil {
 		t.Errorf("a node may not make its own: %v", err)
 	}
@@ -117,7 +125,8 @@ func TestTopologyOfOwnNodeOnly(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return forbidden(other.CoreV1().RESTClient().Put().AbsPath(objects, b.NodeName).Param("dryRun", "All").SetHeader("Content-Type", "application/json").Body(theirs).Do(ctx).Error())
+		return forbidden(other.CoreV1().RESTClient().Put().AbsPath(objects, b.NodeName).Param("dryRun",
+			"All").SetHeader("Content-Type", "application/json").Body(theirs).Do(ctx).Error())
 	})
 }
 
@@ -160,8 +169,10 @@ func (b bench) runsOn(p *corev1.Pod, container string, want idset.Set) {
 // rejected binds a Guaranteed pod to the node without the scheduler, and checks the rejection.
 func (b bench) rejected(name, cpu string, texts ...string) {
 	b.t.Helper()
-	spec := corev1.PodSpec{NodeName: b.NodeName, Containers: []corev1.Container{container("c", cpu+",16Mi", cpu+",16Mi", "sleep", "infinity")}}
-	if _, err := b.API.CoreV1().Pods(b.ns).Create(b.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{}); err != nil {
+	spec := corev1.PodSpec{NodeName: b.NodeName, Containers: []corev1.Container{container("c", cpu+",16Mi", cpu+",16Mi",
+		"sleep", "infinity")}}
+	if _, err := b.API.CoreV1().Pods(b.ns).Create(b.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: spec}, metav1.CreateOptions{}); err != nil {
 		b.t.Fatal(err)
 	}
 	p := b.until(name, "rejected", func(p *corev1.Pod) error {
@@ -170,7 +181,9 @@ func (b bench) rejected(name, cpu string, texts ...string) {
 		}
 		return nil
 	})
-	if p.Status.Reason != "UnexpectedAdmissionError" || !strings.HasPrefix(p.Status.Message, "Pod was rejected: Allocate failed due to not enough cpus available to satisfy request") {
+	if p.Status.Reason != "UnexpectedAdmissionError" ||
+		!strings.HasPrefix(p.Status.Message,
+			"Pod was rejected: Allocate failed due to not enough cpus available to satisfy request") {
 		b.t.Errorf("refused as %s: %s", p.Status.Reason, p.Status.Message)
 	}
 	b.t.Logf("refused: %s", p.Status.Message)
@@ -181,7 +194,8 @@ func (b bench) rejected(name, cpu string, texts ...string) {
 func (b bench) published(p *corev1.Pod, own, shared idset.Set) {
 	b.t.Helper()
 	rig.Eventually(b.t, soon, "the node's topology is published", func(ctx context.Context) error {
-		body, err := b.API.CoreV1().RESTClient().Get().AbsPath("/apis", topology.GroupVersion.String(), topology.Resource, b.NodeName).DoRaw(ctx)
+		body, err := b.API.CoreV1().RESTClient().Get().AbsPath("/apis", topology.GroupVersion.String(), topology.Resource,
+			b.NodeName).DoRaw(ctx)
 		if err != nil {
 			return err
 		}

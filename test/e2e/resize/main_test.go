@@ -90,7 +90,8 @@ func (b bench) at() bench {
 
 // container does what args say, with requests and limits written as cpu,memory; empty: none.
 func container(name, requests, limits string, args ...string) corev1.Container {
-	return corev1.Container{Name: name, Image: ours.Demo, Args: args, Resources: corev1.ResourceRequirements{Requests: amounts(requests), Limits: amounts(limits)}}
+	return corev1.Container{Name: name, Image: ours.Demo, Args: args,
+		Resources: corev1.ResourceRequirements{Requests: amounts(requests), Limits: amounts(limits)}}
 }
 
 func amounts(text string) corev1.ResourceList {
@@ -118,7 +119,8 @@ func (b bench) post(name string, spec corev1.PodSpec) *corev1.Pod {
 	b.t.Helper()
 	grace := int64(1)
 	spec.TerminationGracePeriodSeconds = &grace
-	if _, err := b.API.CoreV1().Pods(b.ns).Create(b.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{}); err != nil {
+	if _, err := b.API.CoreV1().Pods(b.ns).Create(b.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: spec}, metav1.CreateOptions{}); err != nil {
 		b.t.Fatal(err)
 	}
 	return b.until(name, "Ready", func(p *corev1.Pod) error {
@@ -147,7 +149,8 @@ func (b bench) patch(pod, container, requests, limits string) error {
 	if strings.HasPrefix(container, "side") || container == "init" {
 		where = "initContainers"
 	}
-	body := fmt.Sprintf(`{"spec":{%q:[{"name":%q,"resources":{"requests":%s,"limits":%s}}]}}`, where, container, list(requests), list(limits))
+	body := fmt.Sprintf(`{"spec":{%q:[{"name":%q,"resources":{"requests":%s,"limits":%s}}]}}`, where, container,
+		list(requests), list(limits))
 	if container == "" { // the pod as a whole
 		body = fmt.Sprintf(`{"spec":{"resources":{"requests":%s,"limits":%s}}}`, list(requests), list(limits))
 	}
@@ -179,8 +182,10 @@ func (b bench) resized(pod, container, requests, limits string) *corev1.Pod {
 	b.t.Helper()
 	return b.until(pod, "resized", func(p *corev1.Pod) error {
 		s := statusOf(p, container)
-		if s.Resources == nil || !same(s.Resources.Requests, amounts(requests)) || !same(s.Resources.Limits, amounts(limits)) || !same(s.AllocatedResources, amounts(requests)) {
-			return fmt.Errorf("resources %+v, allocated %v, conditions %+v", s.Resources, s.AllocatedResources, p.Status.Conditions)
+		if s.Resources == nil || !same(s.Resources.Requests, amounts(requests)) ||
+			!same(s.Resources.Limits, amounts(limits)) || !same(s.AllocatedResources, amounts(requests)) {
+			return fmt.Errorf("resources %+v, allocated %v, conditions %+v", s.Resources, s.AllocatedResources,
+				p.Status.Conditions)
 		}
 		if s.State.Running == nil { // between stop and start, the status shows the new resources already
 			return fmt.Errorf("%+v", s.State)
@@ -245,7 +250,8 @@ func statusOf(p *corev1.Pod, name string) corev1.ContainerStatus {
 func (b bench) event(pod, reason, text string) {
 	b.t.Helper()
 	rig.Eventually(b.t, soon, fmt.Sprintf("event %s of %s", reason, pod), func(ctx context.Context) error {
-		events, err := b.API.CoreV1().Events(b.ns).List(ctx, metav1.ListOptions{FieldSelector: fields.Set{"involvedObject.name": pod, "reason": reason}.String()})
+		events, err := b.API.CoreV1().Events(b.ns).List(ctx,
+			metav1.ListOptions{FieldSelector: fields.Set{"involvedObject.name": pod, "reason": reason}.String()})
 		if err != nil {
 			return err
 		}
@@ -265,7 +271,8 @@ func (b bench) event(pod, reason, text string) {
 // kernel checks the values in files of the pod's cgroup, or of a container's.
 func (b bench) kernel(p *corev1.Pod, container string, want map[string]int64) {
 	b.t.Helper()
-	tier := map[corev1.PodQOSClass]string{corev1.PodQOSBurstable: "burstable", corev1.PodQOSBestEffort: "besteffort"}[p.Status.QOSClass]
+	tier := map[corev1.PodQOSClass]string{corev1.PodQOSBurstable: "burstable",
+		corev1.PodQOSBestEffort: "besteffort"}[p.Status.QOSClass]
 	group := filepath.Join(b.CgroupRoot(), "kubepods", tier, "pod"+string(p.UID))
 	if container != "" {
 		_, id, _ := strings.Cut(statusOf(p, container).ContainerID, "://")
@@ -284,7 +291,8 @@ func (b bench) kernel(p *corev1.Pod, container string, want map[string]int64) {
 
 // size is the kernel's settings for a container with these millicores and MiB.
 func size(request, limit, memory int64) map[string]int64 {
-	return map[string]int64{"cpu.shares": request * 1024 / 1000, "cpu.cfs_quota_us": limit * 100, "memory.limit_in_bytes": memory << 20}
+	return map[string]int64{"cpu.shares": request * 1024 / 1000, "cpu.cfs_quota_us": limit * 100,
+		"memory.limit_in_bytes": memory << 20}
 }
 
 // first is a container's id and first process, which must not change.
@@ -292,7 +300,8 @@ func (b bench) first(p *corev1.Pod, container string) string {
 	b.t.Helper()
 	_, id, _ := strings.Cut(statusOf(p, container).ContainerID, "://")
 	files, err := filepath.Glob(filepath.Join("/sys/fs/cgroup/pids", b.CgroupRoot(), "kubepods/*/*", id, "cgroup.procs"))
-	if more, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup/pids", b.CgroupRoot(), "kubepods/pod*", id, "cgroup.procs")); err == nil {
+	if more, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup/pids", b.CgroupRoot(), "kubepods/pod*", id,
+		"cgroup.procs")); err == nil {
 		files = append(files, more...)
 	}
 	if len(files) != 1 {
@@ -308,7 +317,8 @@ func (b bench) first(p *corev1.Pod, container string) string {
 func (b bench) delete(name string) {
 	b.t.Helper()
 	now := int64(0)
-	if err := b.API.CoreV1().Pods(b.ns).Delete(b.t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+	if err := b.API.CoreV1().Pods(b.ns).Delete(b.t.Context(), name,
+		metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
 		b.t.Fatal(err)
 	}
 }

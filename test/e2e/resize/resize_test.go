@@ -27,7 +27,8 @@ func TestInPlace(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways
 	side := container("side", "50m,16Mi", "100m,32Mi", "sleep", "infinity")
 	side.RestartPolicy = &always
-	p := b.post("p", corev1.PodSpec{InitContainers: []corev1.Container{side}, Containers: []corev1.Container{container("a", "100m,32Mi", "200m,64Mi", "sleep", "infinity")}})
+	p := b.post("p", corev1.PodSpec{InitContainers: []corev1.Container{side}, Containers: []corev1.Container{container("a",
+		"100m,32Mi", "200m,64Mi", "sleep", "infinity")}})
 	b.kernel(p, "a", size(100, 200, 64))
 	b.kernel(p, "", size(150, 300, 96))
 	was, wasSide := b.first(p, "a"), b.first(p, "side")
@@ -47,13 +48,16 @@ func TestInPlace(t *testing.T) {
 	b.resize("p", "a", "50m,20Mi", "100m,32Mi") // the cgroup does not change
 	p = b.resized("p", "a", "50m,20Mi", "100m,32Mi")
 
-	if now, nowSide := b.first(p, "a"), b.first(p, "side"); now != was || nowSide != wasSide || statusOf(p, "a").RestartCount != 0 {
+	if now, nowSide := b.first(p, "a"), b.first(p, "side"); now != was || nowSide != wasSide ||
+		statusOf(p, "a").RestartCount != 0 {
 		t.Errorf("restarted: %s %s, want %s %s", now, nowSide, was, wasSide)
 	}
-	if got := p.Status.AllocatedResources; !same(got, amounts("110m,36Mi")) || p.Status.ObservedGeneration != p.Generation {
+	if got := p.Status.AllocatedResources; !same(got, amounts("110m,36Mi")) ||
+		p.Status.ObservedGeneration != p.Generation {
 		t.Errorf("pod: allocated %v, generation %d observed %d", got, p.Generation, p.Status.ObservedGeneration)
 	}
-	b.event("p", "ResizeStarted", `"containers":[{"name":"a","resources":{"limits":{"cpu":"400m","memory":"128Mi"},"requests":{"cpu":"300m","memory":"64Mi"}}}],"generation":2}`)
+	b.event("p", "ResizeStarted",
+		`"containers":[{"name":"a","resources":{"limits":{"cpu":"400m","memory":"128Mi"},"requests":{"cpu":"300m","memory":"64Mi"}}}],"generation":2}`)
 	b.event("p", "ResizeCompleted", `"generation":2}`)
 }
 
@@ -61,7 +65,8 @@ func TestInPlace(t *testing.T) {
 func TestRestartContainer(t *testing.T) {
 	b := amid(t)
 	a := container("a", "100m,32Mi", "200m,64Mi", "sleep", "infinity")
-	a.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: "memory", RestartPolicy: corev1.RestartContainer}, {ResourceName: "cpu", RestartPolicy: corev1.NotRequired}}
+	a.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: "memory", RestartPolicy: corev1.RestartContainer},
+		{ResourceName: "cpu", RestartPolicy: corev1.NotRequired}}
 	p := b.create("p", a, container("b", "100m,32Mi", "200m,64Mi", "sleep", "infinity"))
 	was, neighbour := b.first(p, "a"), b.first(p, "b")
 	b.resize("p", "a", "150m,32Mi", "250m,64Mi")
@@ -85,13 +90,15 @@ func TestRestartContainer(t *testing.T) {
 func TestPodLevelAndInit(t *testing.T) {
 	b := amid(t)
 	whole := corev1.ResourceRequirements{Requests: amounts("200m,64Mi"), Limits: amounts("400m,128Mi")}
-	p := b.post("level", corev1.PodSpec{Resources: &whole, Containers: []corev1.Container{container("a", "50m,16Mi", "100m,32Mi", "sleep", "infinity"), container("b", "", "", "sleep", "infinity")}})
+	p := b.post("level", corev1.PodSpec{Resources: &whole, Containers: []corev1.Container{container("a", "50m,16Mi",
+		"100m,32Mi", "sleep", "infinity"), container("b", "", "", "sleep", "infinity")}})
 	b.kernel(p, "", size(200, 400, 128))
 	was := b.first(p, "b")
 	b.resize("level", "", "300m,64Mi", "600m,192Mi")
 	p = b.until("level", "resized", func(p *corev1.Pod) error {
 		s := p.Status.Resources
-		if s == nil || !same(s.Requests, amounts("300m,64Mi")) || !same(s.Limits, amounts("600m,192Mi")) || condition(p, corev1.PodResizeInProgress) != nil {
+		if s == nil || !same(s.Requests, amounts("300m,64Mi")) || !same(s.Limits, amounts("600m,192Mi")) ||
+			condition(p, corev1.PodResizeInProgress) != nil {
 			return fmt.Errorf("%+v, %+v", s, p.Status.Conditions)
 		}
 		return nil
@@ -104,8 +111,11 @@ func TestPodLevelAndInit(t *testing.T) {
 	}
 
 	grace := int64(0)
-	spec := corev1.PodSpec{TerminationGracePeriodSeconds: &grace, InitContainers: []corev1.Container{container("init", "50m,16Mi", "100m,32Mi", "sleep", "infinity")}, Containers: []corev1.Container{container("a", "50m,16Mi", "100m,32Mi", "sleep", "infinity")}}
-	if _, err := b.API.CoreV1().Pods(b.ns).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "init"}, Spec: spec}, metav1.CreateOptions{}); err != nil {
+	spec := corev1.PodSpec{TerminationGracePeriodSeconds: &grace, InitContainers: []corev1.Container{container("init",
+		"50m,16Mi", "100m,32Mi", "sleep", "infinity")}, Containers: []corev1.Container{container("a", "50m,16Mi", "100m,32Mi",
+		"sleep", "infinity")}}
+	if _, err := b.API.CoreV1().Pods(b.ns).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "init"},
+		Spec: spec}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	b.until("init", "its init container runs", func(p *corev1.Pod) error {
@@ -138,8 +148,11 @@ func TestDeferred(t *testing.T) {
 	was := b.first(p, "c")
 
 	b.resize("patient", "c", part(4), "")
-	p = b.pending("patient", corev1.PodReasonDeferred, fmt.Sprintf("Node didn't have enough resource: cpu, requested: %d, used: %d, capacity: %d", all*4/10, all*3/10+all*5/10, all))
-	if s := statusOf(p, "c"); !same(s.AllocatedResources, amounts(part(1))) || !same(s.Resources.Requests, amounts(part(1))) {
+	p = b.pending("patient", corev1.PodReasonDeferred,
+		fmt.Sprintf("Node didn't have enough resource: cpu, requested: %d, used: %d, capacity: %d", all*4/10, all*3/10+
+			all*5/10, all))
+	if s := statusOf(p, "c"); !same(s.AllocatedResources, amounts(part(1))) ||
+		!same(s.Resources.Requests, amounts(part(1))) {
 		t.Errorf("not allocated, and yet %+v", s)
 	}
 	b.kernel(p, "", map[string]int64{"cpu.shares": all / 10 * 1024 / 1000})
@@ -176,7 +189,9 @@ func TestDeferred(t *testing.T) {
 	// The scheduler counts the desired, actual or allocated resources, whichever is most.
 	b.resize("patient", "c", part(10), "")
 	b.pending("patient", corev1.PodReasonDeferred)
-	if _, err := b.API.CoreV1().Pods(b.ns).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "late"}, Spec: corev1.PodSpec{Containers: []corev1.Container{container("c", part(1), "", "sleep", "infinity")}}}, metav1.CreateOptions{}); err != nil {
+	if _, err := b.API.CoreV1().Pods(b.ns).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "late"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{container("c", part(1), "", "sleep", "infinity")}}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	b.event("late", "FailedScheduling", "Insufficient cpu")
@@ -195,10 +210,12 @@ func TestInfeasible(t *testing.T) {
 	p := b.create("p", container("c", "100m,32Mi", "100m,32Mi", "sleep", "infinity"))
 	was := b.first(p, "c")
 	b.resize("p", "c", "200m,32Mi", "200m,32Mi")
-	p = b.pending("p", corev1.PodReasonInfeasible, `Resize is infeasible for Guaranteed Pods alongside CPU Manager policy "static"`)
+	p = b.pending("p", corev1.PodReasonInfeasible,
+		`Resize is infeasible for Guaranteed Pods alongside CPU Manager policy "static"`)
 	b.event("p", "ResizeInfeasible", `"error":"Resize is infeasible`)
 	b.kernel(p, "c", size(100, 100, 32))
-	if err := b.patch("p", "c", "50m,32Mi", "100m,32Mi"); err == nil || !strings.Contains(err.Error(), "Pod QOS Class may not change") {
+	if err := b.patch("p", "c", "50m,32Mi", "100m,32Mi"); err == nil ||
+		!strings.Contains(err.Error(), "Pod QOS Class may not change") {
 		t.Errorf("another QoS class: %v", err)
 	}
 	b.resize("p", "c", "100m,64Mi", "100m,64Mi") // memory is another matter
@@ -225,7 +242,8 @@ func TestMemoryInUse(t *testing.T) {
 	b.resize("p", "c", "10m,16Mi", "500m,32Mi")
 	p = b.until("p", "shows why not", func(p *corev1.Pod) error {
 		c := condition(p, corev1.PodResizeInProgress)
-		if c == nil || c.Reason != corev1.PodReasonError || !strings.Contains(c.Message, `attempting to set container "c" memory limit (33554432) below current usage`) {
+		if c == nil || c.Reason != corev1.PodReasonError ||
+			!strings.Contains(c.Message, `attempting to set container "c" memory limit (33554432) below current usage`) {
 			return fmt.Errorf("%+v", c)
 		}
 		return nil
@@ -245,8 +263,10 @@ func TestMemoryInUse(t *testing.T) {
 func TestAgentDies(t *testing.T) {
 	b := at(t)
 	restarted := container("r", "50m,16Mi", "100m,32Mi", "sleep", "infinity")
-	restarted.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: "memory", RestartPolicy: corev1.RestartContainer}}
-	p := b.create("p", container("a", "50m,16Mi", "100m,32Mi", "sleep", "infinity"), container("b", "50m,16Mi", "100m,32Mi", "sleep", "infinity"), restarted)
+	restarted.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: "memory",
+		RestartPolicy: corev1.RestartContainer}}
+	p := b.create("p", container("a", "50m,16Mi", "100m,32Mi", "sleep", "infinity"), container("b", "50m,16Mi",
+		"100m,32Mi", "sleep", "infinity"), restarted)
 	was, neighbour := b.first(p, "a"), b.first(p, "b")
 	const rounds = 5
 	for round := range int64(rounds) {
@@ -281,14 +301,17 @@ func TestOOMWithoutAgent(t *testing.T) {
 	b := at(t)
 	p := b.create("p", container("c", "10m,16Mi", "500m,32Mi", "sleep", "infinity"))
 	agent := b.PID(t, "agent")
-	group := filepath.Join("/sys/fs/cgroup/memory", b.CgroupRoot(), "kubepods/burstable/pod"+string(p.UID), strings.Fields(b.first(p, "c"))[0], "memory.oom_control")
-	exec := b.KubectlCommand(t.Context(), "--namespace", b.ns, "exec", "p", "--", "/workload", "run", "sleep 2s", "memory --hold 200Mi")
+	group := filepath.Join("/sys/fs/cgroup/memory", b.CgroupRoot(), "kubepods/burstable/pod"+string(p.UID),
+		strings.Fields(b.first(p, "c"))[0], "memory.oom_control")
+	exec := b.KubectlCommand(t.Context(), "--namespace", b.ns, "exec", "p", "--", "/workload", "run", "sleep 2s",
+		"memory --hold 200Mi")
 	if err := exec.Start(); err != nil {
 		t.Fatal(err)
 	}
 	first := strings.Fields(b.first(p, "c"))[1]
 	rig.Eventually(t, soon, "the child runs", func(context.Context) error {
-		pids, err := os.ReadFile(strings.Replace(strings.Replace(group, "/memory/", "/pids/", 1), "memory.oom_control", "cgroup.procs", 1))
+		pids, err := os.ReadFile(strings.Replace(strings.Replace(group, "/memory/", "/pids/", 1), "memory.oom_control",
+			"cgroup.procs", 1))
 		if err == nil && len(strings.Fields(string(pids))) < 2 {
 			err = fmt.Errorf("only %s", first)
 		}

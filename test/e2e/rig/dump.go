@@ -29,7 +29,8 @@ func (c *Cluster) dumpNamespace(t *testing.T, namespace string) {
 	for _, args := range [][]string{
 		{"get", "pods", "-o", "wide"},
 		{"get", "pods", "-o", `jsonpath={range .items[*]}{.metadata.name}{": "}{.status}{"\n"}{end}`},
-		{"get", "events", "--sort-by=.metadata.creationTimestamp", "-o", `jsonpath={range .items[*]}{.lastTimestamp}{" "}{.type}{" "}{.reason}{" "}{.involvedObject.name}{": "}{.message}{"\n"}{end}`},
+		{"get", "events", "--sort-by=.metadata.creationTimestamp", "-o",
+			`jsonpath={range .items[*]}{.lastTimestamp}{" "}{.type}{" "}{.reason}{" "}{.involvedObject.name}{": "}{.message}{"\n"}{end}`},
 	} {
 		out, err := c.TryKubectl(t, append(args, "--namespace", namespace)...)
 		t.Logf("kubectl %s\n%s", strings.Join(args[:2], " "), out)

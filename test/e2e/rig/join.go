@@ -117,8 +117,10 @@ func (n *GuestNode) identify(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := clientcmdapi.NewConfig()
-	config.Clusters["host"] = &clientcmdapi.Cluster{Server: "https://" + net.JoinHostPort(n.Host, port), TLSServerName: "localhost", CertificateAuthority: guestDir + "/ca.crt"}
-	config.AuthInfos["node"] = &clientcmdapi.AuthInfo{ClientCertificate: guestDir + "/client.crt", ClientKey: guestDir + "/client.key"}
+	config.Clusters["host"] = &clientcmdapi.Cluster{Server: "https://" + net.JoinHostPort(n.Host, port),
+		TLSServerName: "localhost", CertificateAuthority: guestDir + "/ca.crt"}
+	config.AuthInfos["node"] = &clientcmdapi.AuthInfo{ClientCertificate: guestDir + "/client.crt", ClientKey: guestDir +
+		"/client.key"}
 	config.Contexts["host"] = &clientcmdapi.Context{Cluster: "host", AuthInfo: "node"}
 	config.CurrentContext = "host"
 	text, err := clientcmd.Write(*config)
@@ -135,9 +137,10 @@ func (n *GuestNode) Configure(t *testing.T, fields map[string]any) {
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
 		"address": "127.0.0.1", "port": n.Port,
 		"tlsCertFile": guestDir + "/serving.crt", "tlsPrivateKeyFile": guestDir + "/serving.key",
-		"authentication": map[string]any{"anonymous": map[string]any{"enabled": false}, "webhook": map[string]any{"enabled": true}, "x509": map[string]any{"clientCAFile": guestDir + "/ca.crt"}},
-		"authorization":  map[string]any{"mode": "Webhook"},
-		"cgroupDriver":   n.driver, "failSwapOn": false, "clusterDomain": "cluster.local",
+		"authentication": map[string]any{"anonymous": map[string]any{"enabled": false},
+			"webhook": map[string]any{"enabled": true}, "x509": map[string]any{"clientCAFile": guestDir + "/ca.crt"}},
+		"authorization": map[string]any{"mode": "Webhook"},
+		"cgroupDriver":  n.driver, "failSwapOn": false, "clusterDomain": "cluster.local",
 		"containerRuntimeEndpoint": "unix://" + wire.Runtime,
 	}
 	maps.Copy(config, fields)
@@ -172,7 +175,8 @@ func (n *GuestNode) StartAgent(t *testing.T, flags ...string) {
 // StartAgentOnly starts another agent in the same boot.
 func (n *GuestNode) StartAgentOnly(t *testing.T, flags ...string) {
 	t.Helper()
-	n.Agent = n.Start(t, lab.Command{Args: append([]string{"plimsoll", "agent", "--kubeconfig", guestDir + "/kubeconfig", "--config", guestDir + "/config.yaml", "--node-ip", n.IP}, flags...)})
+	n.Agent = n.Start(t, lab.Command{Args: append([]string{"plimsoll", "agent", "--kubeconfig", guestDir + "/kubeconfig",
+		"--config", guestDir + "/config.yaml", "--node-ip", n.IP}, flags...)})
 }
 
 // WaitReady waits until the node is Ready.
@@ -189,14 +193,16 @@ func (n *GuestNode) WaitReady(t *testing.T) {
 }
 
 // WaitCondition waits until a node's condition has the wanted status.
-func (c *Cluster) WaitCondition(t *testing.T, node string, kind corev1.NodeConditionType, want corev1.ConditionStatus, within time.Duration) {
+func (c *Cluster) WaitCondition(t *testing.T, node string, kind corev1.NodeConditionType, want corev1.ConditionStatus,
+	within time.Duration) {
 	t.Helper()
 	Eventually(t, within, fmt.Sprintf("%s of %s is %s", kind, node, want), func(ctx context.Context) error {
 		return c.condition(ctx, node, kind, want)
 	})
 }
 
-func (c *Cluster) condition(ctx context.Context, name string, kind corev1.NodeConditionType, want corev1.ConditionStatus) error {
+func (c *Cluster) condition(ctx context.Context, name string, kind corev1.NodeConditionType,
+	want corev1.ConditionStatus) error {
 	node, err := c.API.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err

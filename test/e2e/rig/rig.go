@@ -109,7 +109,8 @@ func Start(name string, o Options) (*Cluster, error) {
 	}
 	number := int(started.Add(1))
 	c := &Cluster{
-		Name: instanceName(name, number), NodeName: "node-" + name, Dir: dir, StateDir: filepath.Join(dir, "s"), RunDir: filepath.Join(dir, "r"), binary: binary,
+		Name: instanceName(name, number), NodeName: "node-" + name, Dir: dir, StateDir: filepath.Join(dir,
+			"s"), RunDir: filepath.Join(dir, "r"), binary: binary,
 	}
 	if err := c.start(o, number); err != nil {
 		return nil, errors.Join(fmt.Errorf("start instance %s: %w", c.Name, err), c.Stop())
@@ -222,7 +223,8 @@ func (c *Cluster) UpWith(binary string, flags ...string) (string, error) {
 
 // watchOver starts a process that takes the instance down if this process dies before it has done so.
 func (c *Cluster) watchOver() error {
-	guard := exec.Command("/bin/sh", "-c", `read end || exec "$0" "$@"`, c.binary, "down", "--instance", c.Name, "--state-dir", c.StateDir, "--purge")
+	guard := exec.Command("/bin/sh", "-c", `read end || exec "$0" "$@"`, c.binary, "down", "--instance", c.Name,
+		"--state-dir", c.StateDir, "--purge")
 	guard.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	life, err := guard.StdinPipe()
 	if err != nil {
@@ -253,7 +255,8 @@ func (c *Cluster) Plimsoll(verb string, args ...string) (string, error) {
 func (c *Cluster) runs(binary, verb string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), upTimeout)
 	defer cancel()
-	return run(exec.CommandContext(ctx, binary, append([]string{verb, "--instance", c.Name, "--state-dir", c.StateDir}, args...)...))
+	return run(exec.CommandContext(ctx, binary, append([]string{verb, "--instance", c.Name, "--state-dir", c.StateDir},
+		args...)...))
 }
 
 func run(cmd *exec.Cmd) (string, error) {
@@ -380,7 +383,8 @@ const kubectlTimeout = 2 * time.Minute
 
 // KubectlCommand returns a kubectl command that runs until ctx ends.
 func (c *Cluster) KubectlCommand(ctx context.Context, args ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, c.binary+"-controlplane", append([]string{"kubectl", "--kubeconfig", c.Kubeconfig}, args...)...)
+	return exec.CommandContext(ctx, c.binary+"-controlplane", append([]string{"kubectl", "--kubeconfig", c.Kubeconfig},
+		args...)...)
 }
 
 // pollEvery is the interval of Eventually's polls.

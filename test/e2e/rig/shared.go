@@ -107,7 +107,8 @@ func (c *Cluster) Namespace(t *testing.T) string {
 	t.Helper()
 	name := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")), "-"), "-")
 	name = strings.Trim(name[:min(len(name), 40)], "-")
-	namespace, err := c.API.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}}, metav1.CreateOptions{})
+	namespace, err := c.API.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +118,8 @@ func (c *Cluster) Namespace(t *testing.T) string {
 		}
 		ctx := context.WithoutCancel(t.Context())
 		now := int64(0) // tests of grace periods wait for them themselves
-		_ = c.API.CoreV1().Pods(namespace.Name).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{})
+		_ = c.API.CoreV1().Pods(namespace.Name).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now},
+			metav1.ListOptions{})
 		if err := c.API.CoreV1().Namespaces().Delete(ctx, namespace.Name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}

@@ -68,7 +68,8 @@ func (s *storm) stopLeaderOnce(t *testing.T, try int, replicas []*rig.Program) b
 	leader := knownAs(t, holder, replicas)
 	pid := leader.PID()
 	high := onlyCPU("high"+full, "1")
-	high.Spec.PriorityClassName, high.Spec.NodeSelector = "system-cluster-critical", map[string]string{corev1.LabelHostname: full}
+	high.Spec.PriorityClassName, high.Spec.NodeSelector = "system-cluster-critical",
+		map[string]string{corev1.LabelHostname: full}
 	before := s.w.boundSoFar()
 	s.roomFor(t, wide, wideRoom)
 	s.make(t, high)
@@ -165,7 +166,8 @@ func (s *storm) cordon(t *testing.T, closed bool, but string) {
 		if name == but {
 			continue
 		}
-		if _, err := s.api.CoreV1().Nodes().Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		if _, err := s.api.CoreV1().Nodes().Patch(t.Context(), name, types.MergePatchType, patch,
+			metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

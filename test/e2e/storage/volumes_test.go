@@ -72,7 +72,8 @@ func TestStatefulSet(t *testing.T) {
 	}
 	k.wantStarts(starts + 1)
 
-	k.kubectl("delete", "-f", "../../../examples/volume.yaml", "-f", "../../../examples/volume-copies.yaml", "--wait=false")
+	k.kubectl("delete", "-f", "../../../examples/volume.yaml", "-f", "../../../examples/volume-copies.yaml",
+		"--wait=false")
 	k.kubectl("delete", "persistentvolumeclaims", "--all", "--wait=false")
 	k.wantNothingKept()
 }
@@ -114,14 +115,16 @@ func (k keeper) grow(size string) (starts int) {
 	k.kubectl("patch", "persistentvolumeclaim", "data-keeper-0", "--patch",
 		`{"spec":{"resources":{"requests":{"storage":"`+size+`"}}}}`)
 	if !mayGrowMounted(k.t) {
-		k.kubectl("wait", "persistentvolumeclaim/data-keeper-0", "--for=condition=FileSystemResizePending", "--timeout="+soon.String())
+		k.kubectl("wait", "persistentvolumeclaim/data-keeper-0", "--for=condition=FileSystemResizePending", "--timeout="+
+			soon.String())
 		k.kubectl("delete", "pod", "keeper-0")
 		starts = 1
 		k.wantStarts(3 + starts)
 	}
 	k.kubectl("wait", "persistentvolumeclaim/data-keeper-0", "--for=jsonpath={.status.capacity.storage}="+size,
 		"--timeout="+soon.String())
-	mounts, err := filepath.Glob(filepath.Join(k.AgentRoot(), "pods", string(k.pod().UID), "volumes/kubernetes.io~csi/*/mount"))
+	mounts, err := filepath.Glob(filepath.Join(k.AgentRoot(), "pods", string(k.pod().UID),
+		"volumes/kubernetes.io~csi/*/mount"))
 	if err != nil || len(mounts) != 1 {
 		k.t.Fatalf("mounts of the pod's volume: %v, %v", mounts, err)
 	}

@@ -22,7 +22,8 @@ func newShelf() *shelf {
 	x.Store = NewStore(x.in, func(r rows.Row) { x.changed = append(x.changed, r) })
 	for i, name := range []string{"n0", "n1"} {
 		x.AddRow()
-		labels := []selector.Label{{Key: "kubernetes.io/hostname", Value: name}, {Key: "topology.kubernetes.io/zone", Value: "z" + name[1:]}}
+		labels := []selector.Label{{Key: "kubernetes.io/hostname", Value: name}, {Key: "topology.kubernetes.io/zone",
+			Value: "z" + name[1:]}}
 		x.nodes = append(x.nodes, Place{Row: rows.Row(i), Name: name, Labels: x.in.Labels(labels)})
 	}
 	x.SetClass("slow", &StorageClass{Name: "slow", Waits: true, Provisioner: "d", Driver: "d"})
@@ -77,7 +78,8 @@ func TestBind(t *testing.T) {
 	if got := x.Bind(x.ask(wants("made")), x.nodes[0], nil).Explain(nil); !slices.Equal(got, reasons[2:3]) {
 		t.Errorf("a driver without enough capacity: %v", got)
 	}
-	if _, _, larger := x.SetCapacity(ClaimKey{Name: "k"}, "slow", &Capacity{Nodes: &selector.Selector{}, Size: 2, Sized: true}); !larger {
+	if _, _, larger := x.SetCapacity(ClaimKey{Name: "k"}, "slow", &Capacity{Nodes: &selector.Selector{}, Size: 2,
+		Sized: true}); !larger {
 		t.Error("the first capacity does not count as larger")
 	}
 	if why := x.Bind(x.ask(wants("made")), x.nodes[0], nil); why != 0 {

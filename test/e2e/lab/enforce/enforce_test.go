@@ -46,7 +46,8 @@ func start(t *testing.T, machine string, kind wire.InitKind, driver qos.Driver, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{Guest: lab.Boot(t, machine, lab.Options{Init: kind, KernelArgs: kernel}), layout: layout, t: t, seen: map[string]bool{}}
+	n := &node{Guest: lab.Boot(t, machine, lab.Options{Init: kind, KernelArgs: kernel}), layout: layout, t: t,
+		seen: map[string]bool{}}
 	config := "/etc/containerd/config.toml"
 	if driver == qos.Systemd {
 		config = "/etc/containerd/config-systemd.toml"
@@ -57,7 +58,8 @@ func start(t *testing.T, machine string, kind wire.InitKind, driver qos.Driver, 
 		n.Run(t, "ctr", "--namespace", "k8s.io", "images", "import", wire.CargoDir+"/images/"+archive+".tar")
 	}
 	n.Run(t, "mkdir", "-p", manifests, "/var/lib/agent")
-	n.Write(t, "/etc/agent.kubeconfig", "apiVersion: v1\nkind: Config\nclusters: [{name: none, cluster: {server: 'http://127.0.0.1:1'}}]\ncontexts: [{name: none, context: {cluster: none, user: none}}]\nusers: [{name: none}]\ncurrent-context: none\n")
+	n.Write(t, "/etc/agent.kubeconfig",
+		"apiVersion: v1\nkind: Config\nclusters: [{name: none, cluster: {server: 'http://127.0.0.1:1'}}]\ncontexts: [{name: none, context: {cluster: none, user: none}}]\nusers: [{name: none}]\ncurrent-context: none\n")
 	match := regexp.MustCompile(`MemTotal: +(\d+) kB`).FindStringSubmatch(n.Run(t, "cat", "/proc/meminfo"))
 	kib, err := strconv.ParseInt(match[1], 10, 64)
 	if err != nil {
@@ -73,9 +75,11 @@ func (n *node) configure(text string, flags ...string) {
 	if n.agent != nil {
 		n.agent.Stop()
 	}
-	n.Write(n.t, "/etc/agent.yaml", "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nstaticPodPath: "+manifests+
-		"\ncgroupDriver: "+string(n.layout.Driver())+"\n"+text)
-	n.agent = n.Start(n.t, lab.Command{Args: append([]string{"plimsoll", "agent", "--kubeconfig", "/etc/agent.kubeconfig", "--config", "/etc/agent.yaml",
+	n.Write(n.t, "/etc/agent.yaml",
+		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nstaticPodPath: "+manifests+
+			"\ncgroupDriver: "+string(n.layout.Driver())+"\n"+text)
+	n.agent = n.Start(n.t, lab.Command{Args: append([]string{"plimsoll", "agent", "--kubeconfig", "/etc/agent.kubeconfig",
+		"--config", "/etc/agent.yaml",
 		"--root-dir", "/var/lib/agent", "--container-runtime-endpoint", wire.Runtime}, flags...)})
 }
 
@@ -158,7 +162,8 @@ func (n *node) pod(name string, class qos.Class, resources, args string) (pod, c
 				continue
 			}
 			pod = n.layout.Pod(class, uid)
-			procs, err := n.Output(n.t.Context(), "sh", "-c", `for g in "$0"/*/; do grep -lq workload $(sed 's|.*|/proc/&/cmdline|' $g/cgroup.procs) /dev/null && basename $g; done; true`, root+pod)
+			procs, err := n.Output(n.t.Context(), "sh", "-c",
+				`for g in "$0"/*/; do grep -lq workload $(sed 's|.*|/proc/&/cmdline|' $g/cgroup.procs) /dev/null && basename $g; done; true`, root+pod)
 			if err == nil && strings.TrimSpace(procs) != "" {
 				n.seen[uid] = true
 				container = path.Join(pod, strings.TrimSpace(procs))
@@ -207,7 +212,8 @@ func TestSystemd(t *testing.T) {
 	n.want(pod, "cpu.max", "26000 100000") // systemd keeps whole percents only
 	n.want("/kubepods.slice/kubepods-burstable.slice", "cpu.weight", fmt.Sprint(qos.SharesOf(355).Weight()))
 	n.end("late", pod)
-	if units := n.Run(t, "systemctl", "list-units", "--all", "--plain", "--no-legend", "kubepods-burstable-pod*"); strings.Count(units, "\n") != 0 {
+	if units := n.Run(t, "systemctl", "list-units", "--all", "--plain", "--no-legend",
+		"kubepods-burstable-pod*"); strings.Count(units, "\n") != 0 {
 		t.Errorf("the slice of a pod that has gone is still there:\n%s", units)
 	}
 }
@@ -256,7 +262,8 @@ func enforce(t *testing.T, n *node, reserved string) {
 	const system = "systemReserved: {cpu: 250m, memory: 500Mi}\nenforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: "
 	n.configure(system + reserved + "\n")
 	<-n.agent.Ended()
-	if out := n.agent.Output(); !strings.Contains(out, "- cpuset at "+mount+reserved+": ") || !strings.Contains(out, "echo +cpuset > "+mount+"/cgroup.subtree_control") {
+	if out := n.agent.Output(); !strings.Contains(out, "- cpuset at "+mount+reserved+": ") ||
+		!strings.Contains(out, "echo +cpuset > "+mount+"/cgroup.subtree_control") {
 		t.Errorf("the agent says\n%s", out)
 	}
 	if _, err := n.Output(t.Context(), "test", "-e", mount+n.layout.Node()); err == nil {
@@ -281,18 +288,22 @@ func enforce(t *testing.T, n *node, reserved string) {
 
 	pod, container := n.pod("full", qos.Guaranteed, "limits: {cpu: 500m, memory: 128Mi}", "sleep, infinity")
 	for group, values := range map[string]map[string]string{
-		pod:       {"cpu.max": "50000 100000", "cpu.weight": "20", "memory.max": "134217728", "memory.min": "134217728", "pids.max": "64"},
-		container: {"cpu.max": "50000 100000", "memory.max": "134217728", "memory.min": "134217728", "memory.high": "max", "memory.swap.max": "0"},
+		pod: {"cpu.max": "50000 100000", "cpu.weight": "20", "memory.max": "134217728", "memory.min": "134217728",
+			"pids.max": "64"},
+		container: {"cpu.max": "50000 100000", "memory.max": "134217728", "memory.min": "134217728", "memory.high": "max",
+			"memory.swap.max": "0"},
 	} {
 		for file, want := range values {
 			n.want(group, file, want)
 		}
 	}
 	n.score(container, "-997")
-	pod, container = n.pod("burst", qos.Burstable, "requests: {cpu: 100m, memory: 64Mi}, limits: {memory: 128Mi}", "sleep, infinity")
+	pod, container = n.pod("burst", qos.Burstable, "requests: {cpu: 100m, memory: 64Mi}, limits: {memory: 128Mi}",
+		"sleep, infinity")
 	const high = "127504384" // 64Mi and 0.9 of the 64Mi above it, in whole pages
 	for group, values := range map[string]map[string]string{
-		pod:                          {"cpu.max": "max 100000", "cpu.weight": "4", "memory.max": "134217728", "memory.low": "67108864", "memory.min": "0"},
+		pod: {"cpu.max": "max 100000", "cpu.weight": "4", "memory.max": "134217728",
+			"memory.low": "67108864", "memory.min": "0"},
 		container:                    {"memory.max": "134217728", "memory.low": "67108864", "memory.high": high},
 		n.layout.Tier(qos.Burstable): {"cpu.weight": "4", "memory.low": "67108864"},
 		n.layout.Node():              {"memory.min": fmt.Sprint(int64((128 + 64) * unit.MiB))},
@@ -353,7 +364,8 @@ func TestSwap(t *testing.T) {
 	n := start(t, "swap", lab.Tiny, qos.Cgroupfs)
 	n.configure("memorySwap: {swapBehavior: LimitedSwap}\n")
 	<-n.agent.Ended()
-	if out := n.agent.Output(); !strings.Contains(out, "failSwapOn: true: this machine has ") || !strings.Contains(out, " of swap: turn it off (swapoff -a)") {
+	if out := n.agent.Output(); !strings.Contains(out, "failSwapOn: true: this machine has ") ||
+		!strings.Contains(out, " of swap: turn it off (swapoff -a)") {
 		t.Errorf("the agent says\n%s", out)
 	}
 	n.configure("memorySwap: {swapBehavior: LimitedSwap}\nfailSwapOn: false\n")
