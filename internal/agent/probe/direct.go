@@ -7,13 +7,16 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
 
 // direct sends each http request over a connection of its own, from the goroutine that asks, and closes the connection
 // with the answer's body. http.Transport starts three goroutines for a connection, and has buffers, a pool and timers
-// for connections that are used again; a probe's never is. Requests with another scheme go to http.Transport.
+// for connections that are used again; a probe's never is. Requests with another scheme, and those that http.Transport
+// checks or translates before it sends them (see ordinary), go to http.Transport.
 //
 // Errors have the texts of http.Transport, which users of the kubelet know; TestDirect compares them.
 type direct struct{}
@@ -26,7 +29,7 @@ var (
 
 // RoundTrip implements http.RoundTripper for requests without a body.
 func (direct) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Scheme != "http" || r.Body != nil {
+	if r.URL.Scheme != "http" || r.Body != nil || !ordinary(r) {
 		return transport.RoundTrip(r)
 	}
 	ctx := r.Context()
@@ -52,6 +55,30 @@ func (direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	response.Body = &body{ReadCloser: response.Body, of: a}
 	return response, nil
 }
+
+// ordinary reports whether the host and the header have ASCII characters only, none of them a control character.
+// http.Transport refuses headers with others, and translates such names of hosts (IDNA).
+func ordinary(r *http.Request) bool {
+	if r.URL.Host == "" || !printable(r.URL.Host) || !printable(r.Host) {
+		return false
+	}
+	for name, values := range r.Header {
+		if name == "" || strings.ContainsFunc(name, unlikelyInName) || slices.ContainsFunc(values, unprintable) {
+			return false
+		}
+	}
+	return true
+}
+
+func unlikelyInName(c rune) bool {
+	return c != '-' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
+}
+
+func printable(text string) bool {
+	return !strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c > '~' })
+}
+
+func unprintable(text string) bool { return !printable(text) }
 
 // answering is a connection on which one request is answered.
 type answering struct {

@@ -103,6 +103,39 @@ func TestDirect(t *testing.T) {
 	}
 }
 
+// TestDirectOddRequests: what http.Transport refuses to send, or translates, is not sent otherwise by direct.
+func TestDirectOddRequests(t *testing.T) {
+	url := answerWith(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", false)
+	for name, change := range map[string]func(*http.Request){
+		"a line feed in a value":  func(r *http.Request) { r.Header.Set("A", "b\nC: d") },
+		"a NUL in a value":        func(r *http.Request) { r.Header.Set("A", "\x00") },
+		"a space in a name":       func(r *http.Request) { r.Header["A b"] = []string{"c"} },
+		"no name":                 func(r *http.Request) { r.Header[""] = []string{"c"} },
+		"an umlaut in a value":    func(r *http.Request) { r.Header.Set("A", "\u00fc") },
+		"a bad Host":              func(r *http.Request) { r.Host = "a b\r\nC: d" },
+		"no host":                 func(r *http.Request) { r.URL.Host = "" },
+		"a host of other letters": func(r *http.Request) { r.URL.Host = "b\u00fccher.invalid:80" },
+	} {
+		var said [2]string
+		for i, by := range []http.RoundTripper{direct{}, transport} {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			change(request)
+			response, err := by.RoundTrip(request)
+			said[i] = fmt.Sprint(err)
+			if err == nil {
+				said[i] = response.Status
+				response.Body.Close()
+			}
+		}
+		if said[0] != said[1] {
+			t.Errorf("%s: %q, http.Transport: %q", name, said[0], said[1])
+		}
+	}
+}
+
 // TestDirectEnds: the end of a request's context ends it, wherever it is, with the context's error.
 func TestDirectEnds(t *testing.T) {
 	for name, answer := range map[string]string{
