@@ -199,8 +199,7 @@ func (p *rig) allDie(ctx context.Context, m *record.Measurement, c *plane.Proces
 	wall := end.Sub(first).Seconds()
 	m.Put("cores_controller", (after["controller"]-before["controller"])/wall, 1)
 	m.Put("cores_control", (after["control"]-before["control"])/wall, 1)
-	m.Put("cores_others",
-		(after["machine"]-before["machine"]-(after["controller"]-before["controller"])-(after["fleet"]-before["fleet"])-(after["control"]-before["control"])-(after["harness"]-before["harness"]))/wall, 1)
+	m.Put("cores_others", others(before, after)/wall, 1)
 	spans = append(spans, span{name: spanMarks, from: first, to: end})
 	marked, lastMark := p.nodes.marked(dead, isMarked)
 	m.Put("marked", float64(marked), 1)

@@ -123,8 +123,7 @@ func (p *rig) window(ctx context.Context, m *record.Measurement, c *plane.Proces
 	for role := range after {
 		m.Put("cores_"+role, (after[role]-before[role])/wall, 1)
 	}
-	m.Put("cores_others",
-		(after["machine"]-before["machine"]-(after["controller"]-before["controller"])-(after["fleet"]-before["fleet"])-(after["control"]-before["control"])-(after["harness"]-before["harness"]))/wall, 1)
+	m.Put("cores_others", others(before, after)/wall, 1)
 	for name, pid := range map[string]int{"rss_controller": c.PID(), "rss_fleet": p.fleet.PID()} {
 		mib, err := record.StatusMiB(pid, "VmRSS")
 		if err != nil {
@@ -288,4 +287,13 @@ func simulate(ctx context.Context, c config, m *record.Measurement) error {
 	last := strings.TrimSpace(string(out))
 	record.Progress("simulated day: %.1f s: %s", m.Values["sim"], last[strings.LastIndexByte(last, '\n')+1:])
 	return nil
+}
+
+// others returns the CPU seconds that the machine spent on none of the measured roles between two readings, by role.
+func others(before, after map[string]float64) float64 {
+	seconds := after["machine"] - before["machine"]
+	for _, role := range []string{"controller", "fleet", "control", "harness"} {
+		seconds -= after[role] - before[role]
+	}
+	return seconds
 }
