@@ -73,6 +73,7 @@ internal/core/registration: internal/core/unit
 internal/core/resize: internal/core/qos internal/core/unit
 internal/core/volume: internal/core/heap internal/core/unit
 internal/core/volumelimit: internal/core/unit
+internal/core/volumestats: internal/core/heap internal/core/unit
 internal/core/throttle: internal/core/unit
 internal/core/unit:
 internal/core/userns:
@@ -138,7 +139,7 @@ internal/agent/containerconfig: internal/agent/criconfig internal/agent/dns inte
     internal/kube/kubelethash internal/kube/translate
 internal/agent/credentialprovider: internal/agent/pullsecret internal/core/imageaccess
 internal/agent/criconfig: internal/core/admission internal/host/cri internal/kube/translate
-internal/agent/csivolume: internal/agent/poddir internal/core/unit internal/core/volume internal/host/durable
+internal/agent/csivolume: internal/agent/poddir internal/core/unit internal/core/volume internal/core/volumestats internal/host/durable
     internal/host/loop internal/host/mount internal/host/untrusted
 internal/agent/devicemanager: internal/clock internal/agent/metrics internal/core/machine internal/core/numa internal/core/devicemanager
     internal/core/registration internal/host/deviceplugin
@@ -199,9 +200,10 @@ internal/agent/trustbundle: internal/kube
 internal/agent/diskusage: internal/core/eviction internal/host/disk internal/kube/translate
 internal/agent/turns: internal/core/fairqueue
 internal/agent/userns: internal/core/userns internal/host/durable
+internal/agent/volumestats: internal/core/unit internal/core/volumestats
 internal/agent/volume: internal/agent/csivolume internal/agent/env internal/agent/dns internal/agent/podcert
-    internal/agent/poddir
-    internal/core/volumelimit internal/host/disk
+    internal/agent/poddir internal/agent/volumestats
+    internal/core/unit internal/core/volumelimit internal/core/volumestats internal/host/disk
     internal/host/mount internal/host/quota internal/host/shortage internal/host/untrusted internal/kube
     internal/kube/translate
 internal/scheduler: internal/clock internal/core/scheduler internal/core/throttle internal/core/unit internal/kube

@@ -44,6 +44,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/userns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/volumestats"
 	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
@@ -130,6 +131,7 @@ type Agent struct {
 	plugins     *plugins
 	drivers     *csidrivers.Registry
 	csiVolumes  *csivolume.Manager
+	volumeStats *volumestats.Reader
 	registry    *pluginregistry.Registry
 	services    services
 	node        *node.Reporter

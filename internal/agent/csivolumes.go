@@ -18,8 +18,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/csidrivers"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/csivolume"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/volumestats"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
 // prepareCSIVolumes prepares the volumes of CSI drivers. It finds the volumes that an earlier agent left before the
@@ -45,7 +47,17 @@ func (a *Agent) prepareCSIVolumes(ctx context.Context) error {
 			a.metrics.ObserveStorage(plugin, operation, took, err)
 		},
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	a.volumeStats = volumestats.New(ctx, volumestats.Options{
+		Period:   a.o.Config.VolumeStatsAggPeriod.Duration,
+		Health:   kubeletconfig.ShowsVolumeHealth(a.o.Config),
+		Recorder: a.recorder,
+		Measured: a.volumeMeasured,
+	})
+	a.metrics.Registry.MustRegister(a.volumeStats)
+	return nil
 }
 
 // registered are the registered drivers, for csivolume.
@@ -62,6 +74,7 @@ func (r registered) Driver(name string) (csivolume.Driver, bool) {
 			can[c] = true
 		}
 	}
+	can[csivolume.CapabilityCondition] = d.Can(csivolume.CapabilityCondition)
 	return csivolume.Driver{Node: d.Client, Can: can}, true
 }
 

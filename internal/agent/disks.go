@@ -36,9 +36,8 @@ func (a *Agent) prepareDisks(ctx context.Context) error {
 		Images:        a.runtime.Images,
 		RuntimeSocket: strings.TrimPrefix(a.runtime.Endpoint, "unix://"),
 		RootDir:       a.o.RootDir,
-		Measured: func(source string, took time.Duration) {
-			a.metrics.VolumeMeasurement.WithLabelValues(source).Observe(took.Seconds())
-		},
+		Measured:      a.volumeMeasured,
+		Volumes:       a.volumeStats.Of,
 	})
 	a.metrics.Registry.MustRegister(stats.LogSizes(pods))
 	images := a.imageDir(ctx)
@@ -66,6 +65,11 @@ func (a *Agent) prepareDisks(ctx context.Context) error {
 		Removed: func(reason string) { a.metrics.ImagesCollected.WithLabelValues(reason).Inc() },
 	})
 	return nil
+}
+
+// volumeMeasured records that it was measured, or asked, how full a volume is.
+func (a *Agent) volumeMeasured(source string, took time.Duration) {
+	a.metrics.VolumeMeasurement.WithLabelValues(source).Observe(took.Seconds())
 }
 
 // sandboxImage returns the image of sandboxes as the runtime names it. If that is not known, it returns the image of

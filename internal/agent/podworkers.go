@@ -107,6 +107,7 @@ func (a *Agent) prepareVolumes(ctx context.Context) (*objectcache.Cache, error) 
 		MaxPods:       int(c.MaxPods),
 		Took:          a.metrics.ObserveStorage,
 		CSI:           a.csiVolumes,
+		Usage:         a.volumeStats,
 	}
 	if kubeletconfig.ReadsTrustBundles(c) {
 		o.Bundles = trustbundle.New(ctx, a.client, changed)

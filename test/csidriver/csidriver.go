@@ -27,6 +27,7 @@ type Answers struct {
 	VolumesMax   int64
 	Topology     map[string]string
 	Capabilities []csi.NodeServiceCapability_RPC_Type
+	Usage        *csi.NodeGetVolumeStatsResponse // of every volume
 	// Called before each call, with its name, like GetInfo; its error is the call's. nil: no call fails.
 	Fail func(ctx context.Context, call string) error
 }

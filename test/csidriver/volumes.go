@@ -70,6 +70,13 @@ func (d *Driver) NodeUnstageVolume(
 	return &csi.NodeUnstageVolumeResponse{}, d.unbind(r.StagingTargetPath)
 }
 
+// NodeGetVolumeStats implements CSI.
+func (d *Driver) NodeGetVolumeStats(
+	context.Context, *csi.NodeGetVolumeStatsRequest,
+) (*csi.NodeGetVolumeStatsResponse, error) {
+	return d.say().Usage, nil
+}
+
 // bind mounts a directory on target, unless something is mounted there: a call may come twice.
 func (d *Driver) bind(from, target string, readOnly bool) error {
 	d.mounting.Lock()

@@ -92,7 +92,7 @@ type Options struct {
 	Changed func(types.UID)
 	// InUse means that InUse has changed: the Node's status is to be reported soon. It must return soon.
 	InUse func()
-	// Took measures an operation: volume_mount, volume_unmount, ... Optional.
+	// Took measures an operation: volume_mount, volume_unmount, map_volume, ... Optional.
 	Took func(plugin, operation string, took time.Duration, err error)
 }
 
@@ -327,10 +327,10 @@ func (k *Manager) carryOut(j job) {
 	begun := time.Now()
 	outcome, err := k.do(j)
 	if k.Took != nil && !j.call.Again {
-		k.Took("kubernetes.io/csi:"+j.id.Driver, operations[j.call.Verb], time.Since(begun), err)
+		k.Took("kubernetes.io/csi:"+j.id.Driver, j.operation(), time.Since(begun), err)
 	}
 	if err != nil {
-		slog.Warn("volume: call of a driver failed", "call", operations[j.call.Verb], "driver", j.id.Driver,
+		slog.Warn("volume: call of a driver failed", "call", j.operation(), "driver", j.id.Driver,
 			"volume", j.id.Spec, "uid", j.call.Pod, "err", err)
 	}
 	k.mu.Lock()

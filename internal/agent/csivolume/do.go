@@ -23,10 +23,31 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
-// operations are the names of calls in metrics, as in the kubelet.
-var operations = map[core.Verb]string{
-	core.Stage: "device_mount", core.Publish: "volume_mount", core.Unpublish: "volume_unmount",
-	core.Unstage: "unmount_device", core.Expand: "volume_fs_resize",
+// operations are the names of calls in metrics, and blockOperations those for block volumes: the kubelet's, except for
+// device_mount, which the kubelet counts to volume_mount and map_volume.
+var (
+	operations = map[core.Verb]string{
+		core.Stage:     "device_mount",
+		core.Publish:   "volume_mount",
+		core.Unpublish: "volume_unmount",
+		core.Unstage:   "unmount_device",
+		core.Expand:    "volume_fs_resize",
+	}
+	blockOperations = map[core.Verb]string{
+		core.Stage:     "device_mount",
+		core.Publish:   "map_volume",
+		core.Unpublish: "unmap_volume",
+		core.Unstage:   "unmap_device",
+		core.Expand:    "volume_fs_resize",
+	}
+)
+
+// operation returns a job's name in metrics.
+func (j job) operation() string {
+	if j.id.Block {
+		return blockOperations[j.call.Verb]
+	}
+	return operations[j.call.Verb]
 }
 
 // failures begin the text of Events, as upstream's; blockFailures those of block volumes.

@@ -37,6 +37,8 @@ type testDriver struct {
 	hang     map[string]chan struct{} // by method: the call waits for it, or for its context
 	lie      map[string]bool          // by method: says that it did, and does nothing
 	problems []string
+	usage    *csi.NodeGetVolumeStatsResponse
+	asked    *csi.NodeGetVolumeStatsRequest // the last question about usage
 }
 
 // startDriver serves a driver on <dir>/csi.sock.
@@ -236,6 +238,16 @@ func (d *testDriver) NodeExpandVolume(
 ) (*csi.NodeExpandVolumeResponse, error) {
 	_, err := d.begin(ctx, "expand", r.VolumeId)
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: r.CapacityRange.GetRequiredBytes()}, err
+}
+
+func (d *testDriver) NodeGetVolumeStats(
+	ctx context.Context, r *csi.NodeGetVolumeStatsRequest,
+) (*csi.NodeGetVolumeStatsResponse, error) {
+	_, err := d.begin(ctx, "usage", r.VolumeId)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asked = r
+	return d.usage, err
 }
 
 // called returns the calls so far.

@@ -86,7 +86,7 @@ type Set struct {
 	StorageDuration      *prometheus.HistogramVec // by volume_plugin, operation_name, status and migrated
 	// by driver_name, method_name, grpc_status_code and migrated
 	CSIOperations     *prometheus.HistogramVec
-	VolumeMeasurement *prometheus.HistogramVec // seconds to measure a volume on the node's disk, by metric_source
+	VolumeMeasurement *prometheus.HistogramVec // seconds to measure a volume, or to ask how full it is, by metric_source
 	Evictions         *prometheus.CounterVec   // by eviction_signal
 	Preemptions       *prometheus.CounterVec   // by preemption_signal: the resource that a critical pod lacked
 	ImagesCollected   *prometheus.CounterVec   // by reason: space, age
@@ -220,7 +220,9 @@ func (s *Set) runtimeMetrics() {
 	}, []string{"driver_name", "method_name", "grpc_status_code", "migrated"})
 	s.Registry.MustRegister(s.CSIOperations)
 	s.VolumeMeasurement = s.histograms("volume_metric_collection_duration_seconds",
-		"Seconds to measure a volume on the node's disk, by the kernel's project quota (fsquota) or by reading its directories (du)", prometheus.DefBuckets, "metric_source")
+		"Seconds to find out how full a volume is: by the kernel's project quota (fsquota), by reading its directories (du), "+
+			"by its file system (statfs), or by asking the CSI driver of that name",
+		prometheus.DefBuckets, "metric_source")
 }
 
 // decisionMetrics creates the metrics of what the node decides about pods: evictions, rejections, devices, resizes.
@@ -294,7 +296,7 @@ var imageSizes = []struct {
 }
 
 // ObserveStorage records a storage operation under the kubelet's names: plugin like kubernetes.io/secret, operation
-// volume_mount or volume_unmount.
+// like volume_mount.
 func (s *Set) ObserveStorage(plugin, operation string, took time.Duration, err error) {
 	status := "success"
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
@@ -23,6 +24,9 @@ const runtimeTime = 10 * time.Second
 
 // onNodeDisk are the kinds of volumes whose content is on the node's disk and counts as the pod's.
 var onNodeDisk = []string{poddir.EmptyDir, poddir.ConfigMap}
+
+// measuredKinds are the kinds of volumes that are read here. Others are asked about elsewhere (Options.Volumes).
+var measuredKinds = []string{poddir.EmptyDir, poddir.ConfigMap, poddir.Secret, poddir.Projected, poddir.DownwardAPI}
 
 // layers are the containers' writable layers and their file system.
 type layers struct {
@@ -147,6 +151,9 @@ func (p *pass) volumes(pod Pod, out *statsapi.PodStats) {
 		slog.Debug("list volumes", "dir", pod.VolumeDir, "err", err)
 	}
 	for _, dir := range dirs {
+		if !slices.Contains(measuredKinds, filepath.Base(filepath.Dir(dir))) {
+			continue
+		}
 		volume, inMemory := p.volume(dir)
 		if volume == nil {
 			continue
@@ -155,6 +162,9 @@ func (p *pass) volumes(pod Pod, out *statsapi.PodStats) {
 		if kind := filepath.Base(filepath.Dir(dir)); !inMemory && slices.Contains(onNodeDisk, kind) {
 			add(volume)
 		}
+	}
+	if p.o.Volumes != nil {
+		out.VolumeStats = append(out.VolumeStats, p.o.Volumes(types.UID(pod.Ref.UID))...)
 	}
 	add(p.rest(filepath.Dir(pod.VolumeDir), filepath.Base(pod.VolumeDir), poddir.SubPaths))
 	if pod.LogDir != "" {

@@ -23,6 +23,7 @@ import (
 
 	"google.golang.org/grpc"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
@@ -106,6 +107,9 @@ type Options struct {
 	RootDir       string // the agent's directory; its file system is nodefs
 	Proc          string // empty: /proc
 	Now           func() time.Time
+	// Volumes returns what is known about a pod's volumes behind claims and of CSI drivers. It must return at once.
+	// Optional.
+	Volumes func(uid types.UID) []statsapi.VolumeStats
 	// Measured is called after a volume on the node's disk was measured. source is ByQuota or ByWalk; a walk that was
 	// not complete took its part of the time. Optional.
 	Measured func(source string, took time.Duration)

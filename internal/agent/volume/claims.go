@@ -17,6 +17,7 @@ import (
 	"k8s.io/component-helpers/storage/ephemeral"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/csivolume"
+	core "github.com/plimsoll-dev/plimsoll/internal/core/volumestats"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -48,6 +49,14 @@ type claimed struct {
 	readOnly bool   // by the pod's volume, for all its containers
 	byCSI    bool   // a driver mounts it
 	block    bool   // path is a device
+	usage    usage
+}
+
+// usage is how it is asked how full a volume is.
+type usage struct {
+	source string // who answers (volumestats.Volume)
+	kind   string
+	ask    func(context.Context) (core.Usage, error)
 }
 
 func isBlock(pv *corev1.PersistentVolume) bool {
@@ -139,6 +148,7 @@ func (k *Manager) setUpClaim(ctx context.Context, s *podState, v *corev1.Volume,
 	if err != nil {
 		return err
 	}
+	found.usage = usageAt(found.path, found.block)
 	s.claims[v.Name] = found
 	return nil
 }
@@ -157,10 +167,18 @@ func (k *Manager) setUpInline(ctx context.Context, s *podState, v *corev1.Volume
 
 // setUpCSI has a driver mount a volume, or returns why it is not there yet.
 func (k *Manager) setUpCSI(ctx context.Context, s *podState, v *corev1.Volume, source *csivolume.Source) error {
+	uid := s.pod.UID
 	place, err := k.CSI.Want(ctx, s.pod, v.Name, source)
 	s.claims[v.Name] = claimed{
 		path: place.Path, plugin: pluginCSI + source.Driver, readOnly: place.ReadOnly, byCSI: true,
 		block: place.Block,
+		usage: usage{
+			source: "csi/" + source.Driver,
+			kind:   source.Driver,
+			ask: func(ctx context.Context) (core.Usage, error) {
+				return k.CSI.Usage(ctx, uid, source)
+			},
+		},
 	}
 	return err
 }

@@ -16,6 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/volumestats"
 )
 
 // bind adds a claim that is bound to a volume.
@@ -98,6 +100,7 @@ func TestClaims(t *testing.T) {
 	r.Took = func(plugin, operation string, _ time.Duration, err error) {
 		took[fmt.Sprint(plugin, " ", operation, " ", err)]++
 	}
+	r.Usage = volumestats.New(t.Context(), volumestats.Options{Period: time.Hour})
 	r.mustSetUp(pod)
 	r.mustSetUp(pod) // nothing is set up again
 	if want := map[string]int{"kubernetes.io/host-path volume_mount <nil>": 1,
@@ -105,7 +108,8 @@ func TestClaims(t *testing.T) {
 		t.Errorf("measured %v, want %v", took, want)
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(r.Manager)
+	registry.MustRegister(r.Manager, r.Usage)
+	r.eventually("both claims have numbers", func() bool { return len(r.Usage.Of("u1")) == 2 })
 	if series := series(t,
 		registry); series["volume_manager_total_volumes kubernetes.io/local-volume actual_state_of_world"] != 1 ||
 		series["kubelet_volume_stats_capacity_bytes default local"] < 1 ||
@@ -135,6 +139,9 @@ func TestClaims(t *testing.T) {
 		}
 	}
 	r.tearDownClean("u1")
+	if left := r.Usage.Of("u1"); left != nil {
+		t.Errorf("the removed pod has numbers: %v", left)
+	}
 	if _, err := os.Stat(filepath.Join(local, "data")); err != nil {
 		t.Errorf("the volume's content went with the pod: %v", err)
 	}

@@ -1,12 +1,19 @@
 package volume
 
 import (
+	"context"
+	"io"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/agent/volumestats"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	core "github.com/plimsoll-dev/plimsoll/internal/core/volumestats"
 )
 
 // Plugins are named in metrics as in the kubelet. Where the name of a plugin differs from the name of its kind of
@@ -50,41 +57,15 @@ var (
 	totalVolumes = prometheus.NewDesc("volume_manager_total_volumes",
 		"Volumes of the node's pods, by plugin; state is desired_state_of_world or actual_state_of_world (set up)",
 		[]string{"plugin_name", "state"}, nil)
-
-	ofClaim       = []string{"namespace", "persistentvolumeclaim"}
-	claimCapacity = prometheus.NewDesc("kubelet_volume_stats_capacity_bytes",
-		"Size of the volume's file system in bytes", ofClaim, nil)
-	claimAvailable = prometheus.NewDesc("kubelet_volume_stats_available_bytes",
-		"Available bytes of the volume's file system", ofClaim, nil)
-	claimUsed = prometheus.NewDesc("kubelet_volume_stats_used_bytes", "Bytes in use of the volume's file system",
-		ofClaim, nil)
-	claimInodes = prometheus.NewDesc("kubelet_volume_stats_inodes", "Inodes of the volume's file system", ofClaim,
-		nil)
-	claimInodesFree = prometheus.NewDesc("kubelet_volume_stats_inodes_free", "Free inodes of the volume's file system",
-		ofClaim, nil)
-	claimInodesUsed = prometheus.NewDesc("kubelet_volume_stats_inodes_used", "Inodes in use of the volume's file system",
-		ofClaim, nil)
-	volumeDescriptors = []*prometheus.Desc{
-		totalVolumes, claimCapacity, claimAvailable, claimUsed, claimInodes, claimInodesFree, claimInodesUsed,
-	}
 )
 
 // Describe implements prometheus.Collector.
-func (k *Manager) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range volumeDescriptors {
-		out <- d
-	}
-}
+func (k *Manager) Describe(out chan<- *prometheus.Desc) { out <- totalVolumes }
 
-// claimKey identifies a claim.
-type claimKey struct{ namespace, name string }
-
-// Collect implements prometheus.Collector. A pod that is being worked on is left out: its volumes may take long. The
-// file system of a claim is read by statfs(2), also where it is shared with others, as the kubelet reads local volumes.
+// Collect implements prometheus.Collector. A pod that is being worked on is left out: its volumes may take long.
 func (k *Manager) Collect(out chan<- prometheus.Metric) {
 	type count struct{ plugin, state string }
 	counts := map[count]int{}
-	claims := map[claimKey]string{} // to the path; pods may share a claim
 	k.mu.Lock()
 	states := make([]*podState, 0, len(k.byPod))
 	for _, s := range k.byPod {
@@ -100,12 +81,8 @@ func (k *Manager) Collect(out chan<- prometheus.Metric) {
 				v := &s.pod.Spec.Volumes[i]
 				plugin := pluginOf(s, v)
 				counts[count{plugin, "desired_state_of_world"}]++
-				if !s.ready[v.Name] {
-					continue
-				}
-				counts[count{plugin, "actual_state_of_world"}]++
-				if name, ok := usesClaim(s.pod, v); ok && s.claims[v.Name].path != "" && !s.claims[v.Name].block {
-					claims[claimKey{s.pod.Namespace, name}] = s.claims[v.Name].path
+				if s.ready[v.Name] {
+					counts[count{plugin, "actual_state_of_world"}]++
 				}
 			}
 		}
@@ -114,25 +91,60 @@ func (k *Manager) Collect(out chan<- prometheus.Metric) {
 	for c, n := range counts {
 		out <- prometheus.MustNewConstMetric(totalVolumes, prometheus.GaugeValue, float64(n), c.plugin, c.state)
 	}
-	for claim, path := range claims {
-		collectClaim(out, claim, path)
-	}
 }
 
-func collectClaim(out chan<- prometheus.Metric, claim claimKey, path string) {
-	var s unix.Statfs_t
-	if unix.Statfs(path, &s) != nil {
+// askAbout has it asked in the background how full a volume is that was set up, if it is not measured with the pod's
+// own files (agent/stats).
+func (k *Manager) askAbout(s *podState, v *corev1.Volume) {
+	c := s.claims[v.Name]
+	if k.Usage == nil || c.usage.ask == nil {
 		return
 	}
-	size := float64(s.Frsize)
-	for d, v := range map[*prometheus.Desc]float64{
-		claimCapacity:   float64(s.Blocks) * size,
-		claimAvailable:  float64(s.Bavail) * size,
-		claimUsed:       float64(s.Blocks-s.Bfree) * size,
-		claimInodes:     float64(s.Files),
-		claimInodesFree: float64(s.Ffree),
-		claimInodesUsed: float64(s.Files - s.Ffree),
-	} {
-		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, claim.namespace, claim.name)
+	claim, _ := usesClaim(s.pod, v)
+	k.Usage.Have(volumestats.Volume{
+		Pod:    s.pod,
+		Name:   v.Name,
+		Claim:  claim,
+		Source: c.usage.source,
+		Kind:   c.usage.kind,
+		Ask:    c.usage.ask,
+	})
+}
+
+// usageAt asks the kernel how full a volume is, about its file system as a whole, also where it is shared with others
+// (as the kubelet does), or about its device. The path may lead to a server that is away, on which only this volume
+// waits.
+func usageAt(path string, block bool) usage {
+	ask := func(context.Context) (core.Usage, error) { return fileSystemUsage(path) }
+	if block {
+		ask = func(context.Context) (core.Usage, error) { return deviceUsage(path) }
 	}
+	return usage{source: "path " + path, kind: volumestats.StatFS, ask: ask}
+}
+
+func fileSystemUsage(path string) (core.Usage, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(path, &s); err != nil {
+		return core.Usage{}, &os.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	size := unit.Bytes(s.Frsize)
+	return core.Usage{
+		Capacity:   unit.Bytes(s.Blocks) * size,
+		Available:  unit.Bytes(s.Bavail) * size,
+		Used:       unit.Bytes(s.Blocks-s.Bfree) * size,
+		Inodes:     int64(s.Files),
+		InodesFree: int64(s.Ffree),
+		InodesUsed: int64(s.Files - s.Ffree),
+	}, nil
+}
+
+// deviceUsage returns the size of a device, which is all that the kernel knows.
+func deviceUsage(path string) (core.Usage, error) {
+	device, err := os.Open(path)
+	if err != nil {
+		return core.Usage{}, err
+	}
+	defer device.Close()
+	size, err := device.Seek(0, io.SeekEnd)
+	return core.Usage{Capacity: unit.Bytes(size)}, err
 }

@@ -39,6 +39,9 @@ func (k *Manager) tearDown(ctx context.Context, uid types.UID, whole bool) (err 
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if k.Usage != nil {
+		k.Usage.Gone(uid)
+	}
 	pod := k.podDir(uid)
 	if k.CSI != nil {
 		// Drivers unmount what they have mounted; what the agent mounted of that goes first.

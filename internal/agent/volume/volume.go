@@ -64,6 +64,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/csivolume"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podcert"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/poddir"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/volumestats"
 	"github.com/plimsoll-dev/plimsoll/internal/core/volumelimit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -124,6 +125,8 @@ type Options struct {
 	Allocatable   func() corev1.ResourceList // of this node, at present
 	// CSI has the volumes that CSI drivers mount. nil: they are not supported.
 	CSI *csivolume.Manager
+	// Usage asks how full volumes behind claims and those of drivers are. nil: nobody asks.
+	Usage *volumestats.Reader
 	// Took measures an operation on a volume: volume_mount, volume_unmount. Optional.
 	Took func(plugin, operation string, took time.Duration, err error)
 }
@@ -263,6 +266,9 @@ func (k *Manager) SetUp(ctx context.Context, pod *corev1.Pod) error {
 			stale = append(stale, Failure{v.Name, err})
 		default:
 			failures = append(failures, Failure{v.Name, err})
+		}
+		if s.ready[v.Name] {
+			k.askAbout(s, v)
 		}
 	}
 	if stale != nil {

@@ -101,7 +101,7 @@ var fields = slices.Concat(
 	honoured("crashLoopBackOff.maxContainerRestartPeriod"),
 	honoured("runtimeRequestTimeout"),
 	onlyDefault("FlexVolume plugins are not supported", "volumePluginDir"),
-	onlyDefault("volume usage is measured at the agent's own interval", "volumeStatsAggPeriod"),
+	honoured("volumeStatsAggPeriod"), // of claims and CSI drivers; agent/stats measures the rest when it is asked
 	onlyDefault("the CNI plugin assigns addresses", "podCIDR", "hairpinMode"),
 	notDefault("the agent makes no netfilter chains; programs that look for KUBE-IPTABLES-HINT do not find it",
 		"makeIPTablesUtilChains", "false"),

@@ -16,6 +16,7 @@ const (
 
 	gateTrustBundles    = "ClusterTrustBundleProjection" // projected volumes with a source clusterTrustBundle
 	gatePodCertificates = "PodCertificateRequest"        // projected volumes with a source podCertificate
+	gateVolumeHealth    = "CSIVolumeHealth"              // what CSI drivers say about the condition of volumes
 
 	gateServing = "RotateKubeletServerCertificate" // serverTLSBootstrap
 
@@ -33,6 +34,7 @@ var gates = map[string]gate{
 	gateQOSReserved:              {},
 	gateTrustBundles:             {},
 	gatePodCertificates:          {},
+	gateVolumeHealth:             {},
 	gateCFSPeriod:                {on: true},
 	gateNoQuota:                  {on: true},
 	gateServing:                  {on: true},
@@ -77,6 +79,11 @@ func ReadsTrustBundles(c *kubeletconfigv1beta1.KubeletConfiguration) bool {
 // RequestsPodCertificates reports whether projected volumes may have certificates that the agent requests for the pod.
 func RequestsPodCertificates(c *kubeletconfigv1beta1.KubeletConfiguration) bool {
 	return enabled(c, gatePodCertificates)
+}
+
+// ShowsVolumeHealth reports whether what CSI drivers say about the condition of volumes is shown.
+func ShowsVolumeHealth(c *kubeletconfigv1beta1.KubeletConfiguration) bool {
+	return enabled(c, gateVolumeHealth)
 }
 
 // gateWarnings returns a warning for each gate that has no effect here, and for each field that has no effect because

@@ -268,3 +268,23 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestVolumeStatistics: 0 is the default of volumeStatsAggPeriod, and a negative one, which stands for never, stays. The
+// conditions of volumes need their gate.
+func TestVolumeStatistics(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"":                            time.Minute,
+		"volumeStatsAggPeriod: 0s\n":  time.Minute,
+		"volumeStatsAggPeriod: 5m\n":  5 * time.Minute,
+		"volumeStatsAggPeriod: -1s\n": -time.Second,
+	} {
+		c, warnings, err := Parse([]byte(head+text), "/")
+		if err != nil || len(warnings) > 0 || c.VolumeStatsAggPeriod.Duration != want || ShowsVolumeHealth(c) {
+			t.Errorf("%q: %v, %v, warnings %v, want %v", text, c.VolumeStatsAggPeriod.Duration, err, warnings, want)
+		}
+	}
+	c, warnings, err := Parse([]byte(head+"featureGates: {CSIVolumeHealth: true}\n"), "/")
+	if err != nil || len(warnings) > 0 || !ShowsVolumeHealth(c) {
+		t.Errorf("with the gate: %v, %v, %v", ShowsVolumeHealth(c), warnings, err)
+	}
+}

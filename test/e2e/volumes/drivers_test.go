@@ -6,9 +6,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -19,6 +21,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/plimsoll-dev/plimsoll/test/csidriver"
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
@@ -270,5 +273,76 @@ func TestTroubles(t *testing.T) {
 	d.set(func() { clear(d.fail) })
 	b.gone("a")
 	b.delete("b", "c")
+	b.nothingLeft(d.name)
+}
+
+// TestStatistics: what a driver says about volumes is in the Summary and in /metrics. While it hangs, both answer, and
+// the volumes of another driver have their numbers. It does not run beside TestAttached, which kills the agent: requests
+// to the agent would fail.
+func TestStatistics(t *testing.T) {
+	b := at(t)
+	d := b.startDriver(detached(), stages, spec.NodeServiceCapability_RPC_GET_VOLUME_STATS)
+	d.Set(func(a *csidriver.Answers) {
+		a.Usage = &spec.NodeGetVolumeStatsResponse{Usage: []*spec.VolumeUsage{
+			{Unit: spec.VolumeUsage_BYTES, Total: 1000, Available: 600, Used: 400},
+			{Unit: spec.VolumeUsage_INODES, Total: 10, Available: 7, Used: 3},
+		}}
+	})
+	b.volume("good", corev1.CSIPersistentVolumeSource{Driver: d.name, VolumeHandle: "good"})
+	b.volume("hangs", corev1.CSIPersistentVolumeSource{Driver: d.name, VolumeHandle: "hangs"})
+	b.create(pod("good", []corev1.Volume{claimOf("good")}, "sleep infinity"))
+	b.ready("good")
+	of := func(pod string) []statsapi.VolumeStats {
+		var out []statsapi.VolumeStats
+		for _, p := range b.summary().Pods {
+			if p.PodRef.Namespace != b.ns || p.PodRef.Name != pod {
+				continue
+			}
+			for _, v := range p.VolumeStats {
+				if v.PVCRef != nil {
+					out = append(out, v)
+				}
+			}
+		}
+		return out
+	}
+	rig.Eventually(t, soon, "numbers in the Summary", func(context.Context) error {
+		got := of("good")
+		if len(got) != 1 || got[0].Name != "good" || got[0].PVCRef.Name != "good" || *got[0].UsedBytes != 400 ||
+			*got[0].CapacityBytes != 1000 || *got[0].AvailableBytes != 600 || *got[0].InodesUsed != 3 {
+			return fmt.Errorf("%+v", got)
+		}
+		return nil
+	})
+	series := fmt.Sprintf(`kubelet_volume_stats_used_bytes{namespace="%s",persistentvolumeclaim="good"} 400`, b.ns)
+	if text := b.metrics(); !strings.Contains(text, series) {
+		t.Errorf("/metrics lacks %s", series)
+	}
+
+	released := make(chan struct{})
+	d.set(func() { d.hang["NodeGetVolumeStats"] = released })
+	before := d.Called("NodeGetVolumeStats")
+	b.create(pod("hangs", []corev1.Volume{claimOf("hangs")}, "sleep infinity"))
+	b.ready("hangs")
+	rig.Eventually(t, soon, "the question that hangs", func(context.Context) error {
+		if d.Called("NodeGetVolumeStats") == before {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if got := of("hangs"); len(got) != 0 {
+		t.Errorf("numbers of a volume whose driver has not answered: %+v", got)
+	}
+	if got := of("good"); len(got) != 1 {
+		t.Errorf("the other volume: %+v", got)
+	}
+	close(released)
+	rig.Eventually(t, soon, "numbers after all", func(context.Context) error {
+		if got := of("hangs"); len(got) != 1 {
+			return fmt.Errorf("%+v", got)
+		}
+		return nil
+	})
+	b.delete("good", "hangs")
 	b.nothingLeft(d.name)
 }

@@ -8,6 +8,7 @@ package volumes
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 	ours "github.com/plimsoll-dev/plimsoll/internal/image"
@@ -231,4 +233,13 @@ func (b bench) nothingLeft(driver string) {
 func (b bench) metrics() string {
 	b.t.Helper()
 	return b.ReadAgent(b.t, "/metrics")
+}
+
+// summary returns the agent's Summary.
+func (b bench) summary() (out statsapi.Summary) {
+	b.t.Helper()
+	if err := json.Unmarshal([]byte(b.ReadAgent(b.t, "/stats/summary")), &out); err != nil {
+		b.t.Fatal(err)
+	}
+	return out
 }

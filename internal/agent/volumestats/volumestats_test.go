@@ -1,0 +1,194 @@
+package volumestats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	core "github.com/plimsoll-dev/plimsoll/internal/core/volumestats"
+)
+
+func podOf(uid string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "pod-" + uid, UID: types.UID(uid)}}
+}
+
+// source answers what a test chooses.
+type source struct {
+	usage core.Usage
+	err   error
+	hang  chan struct{} // nil: it answers at once
+	asked int
+}
+
+func (s *source) ask(ctx context.Context) (core.Usage, error) {
+	s.asked++
+	if s.hang != nil {
+		select {
+		case <-s.hang:
+		case <-ctx.Done():
+			return core.Usage{}, ctx.Err()
+		}
+	}
+	return s.usage, s.err
+}
+
+func (s *source) of(pod, name, claim string) Volume {
+	return Volume{Pod: podOf(pod), Name: name, Claim: claim, Source: "csi/d", Kind: "d", Ask: s.ask}
+}
+
+// series are what a Reader shows in /metrics, sorted, without the common beginning of their names.
+func series(t *testing.T, r *Reader) (lines []string) {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(r)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			name := strings.TrimPrefix(f.GetName(), "kubelet_volume_stats_")
+			claim := m.Label[0].GetValue() + "/" + m.Label[1].GetValue()
+			lines = append(lines, fmt.Sprint(name, " ", claim, " ", m.GetGauge().GetValue()))
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// bubble runs a test in virtual time, with a Reader whose period is a minute.
+func bubble(t *testing.T, health bool, test func(t *testing.T, r *Reader, events *record.FakeRecorder)) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		events := record.NewFakeRecorder(100)
+		r := New(ctx, Options{Period: time.Minute, Health: health, Recorder: events})
+		test(t, r, events)
+		cancel()
+		r.mu.Lock()
+		if r.timer != nil {
+			r.timer.Stop()
+		}
+		r.mu.Unlock()
+	})
+}
+
+// TestAnswers: what a source says is in the Summary and in /metrics, once for a claim that two pods have, and goes with
+// the pod.
+func TestAnswers(t *testing.T) {
+	bubble(t, false, func(t *testing.T, r *Reader, _ *record.FakeRecorder) {
+		s := &source{usage: core.Usage{
+			Capacity:   100,
+			Available:  60,
+			Used:       40,
+			Inodes:     10,
+			InodesFree: 7,
+			InodesUsed: 3,
+			Health:     &core.Health{Abnormal: true}, // not shown: the gate is off
+		}}
+		r.Have(s.of("u1", "data", "claim"))
+		r.Have(s.of("u2", "same", "claim"))
+		r.Have(s.of("u1", "inline", ""))
+		r.Have(s.of("u1", "inline", ""))
+		synctest.Wait()
+		got := r.Of("u1")
+		if len(got) != 2 || got[0].Name != "data" || got[1].Name != "inline" || got[1].PVCRef != nil {
+			t.Fatalf("volumes %+v", got)
+		}
+		v := got[0]
+		if *v.PVCRef != (statsapi.PVCReference{Namespace: "shop", Name: "claim"}) || *v.CapacityBytes != 100 ||
+			*v.AvailableBytes != 60 ||
+			*v.UsedBytes != 40 || *v.Inodes != 10 || *v.InodesFree != 7 || *v.InodesUsed != 3 || v.VolumeHealthStats != nil {
+			t.Errorf("volume %+v", v)
+		}
+		if want := []string{
+			"available_bytes shop/claim 60", "capacity_bytes shop/claim 100", "inodes shop/claim 10",
+			"inodes_free shop/claim 7", "inodes_used shop/claim 3", "used_bytes shop/claim 40",
+		}; !slices.Equal(series(t, r), want) {
+			t.Errorf("series %q, want %q", series(t, r), want)
+		}
+		r.Gone("u1")
+		r.Gone("u2")
+		if left := append(series(t, r), fmt.Sprint(len(r.Of("u1")))); !slices.Equal(left, []string{"0"}) {
+			t.Errorf("left: %q", left)
+		}
+	})
+}
+
+// TestTroubles: a source that hangs holds nobody up and delays no other; what fails or says nonsense has no numbers
+// until it does better.
+func TestTroubles(t *testing.T) {
+	bubble(t, false, func(t *testing.T, r *Reader, _ *record.FakeRecorder) {
+		hangs := &source{hang: make(chan struct{}), usage: core.Usage{Used: 1}}
+		good := &source{usage: core.Usage{Used: 2}}
+		for i := range 5 {
+			r.Have(hangs.of("u1", fmt.Sprint("v", i), ""))
+		}
+		v := good.of("u2", "data", "claim")
+		v.Source = "csi/other"
+		r.Have(v)
+		synctest.Wait()
+		if hangs.asked != core.AtOnce || len(r.Of("u1")) != 0 || len(r.Of("u2")) != 1 {
+			t.Errorf("asked %d times, has %v and %v", hangs.asked, r.Of("u1"), r.Of("u2"))
+		}
+		close(hangs.hang)
+		synctest.Wait()
+		if len(r.Of("u1")) != 5 {
+			t.Errorf("once it answers: %v", r.Of("u1"))
+		}
+		for what, change := range map[string]func(){
+			"an error":       func() { good.err = errors.New("no") },
+			"nonsense":       func() { good.err, good.usage.Used = nil, -1 },
+			"it cannot tell": func() { good.err = core.ErrNone },
+		} {
+			change()
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+			if got := r.Of("u2"); len(got) != 0 || len(series(t, r)) != 0 {
+				t.Errorf("%s: %v, %q", what, got, series(t, r))
+			}
+			good.err, good.usage.Used = nil, 3
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+			if got := r.Of("u2"); len(got) != 1 || *got[0].UsedBytes != 3 {
+				t.Errorf("after %s: %v", what, got)
+			}
+		}
+	})
+}
+
+// TestHealth: a condition that is abnormal is an Event in the kubelet's words, and shown.
+func TestHealth(t *testing.T) {
+	bubble(t, true, func(t *testing.T, r *Reader, events *record.FakeRecorder) {
+		s := &source{usage: core.Usage{Health: &core.Health{}}}
+		r.Have(s.of("u1", "data", "claim"))
+		synctest.Wait()
+		if lines := series(t, r); !slices.Contains(lines, "health_status_abnormal shop/claim 0") || len(events.Events) != 0 {
+			t.Errorf("normal: %q, %d Events", lines, len(events.Events))
+		}
+		s.usage.Health = &core.Health{Abnormal: true, Message: "the disk \xffhums" + strings.Repeat("!", 5000)}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if lines := series(t, r); !slices.Contains(lines, "health_status_abnormal shop/claim 1") {
+			t.Errorf("abnormal: %q", lines)
+		}
+		if got := r.Of("u1"); !got[0].VolumeHealthStats.Abnormal {
+			t.Errorf("abnormal: %+v", got)
+		}
+		event := <-events.Events
+		if !strings.HasPrefix(event, "Warning VolumeConditionAbnormal Volume data: the disk ?hums!!!") || len(event) > 1024 {
+			t.Errorf("event of %d bytes: %.100s", len(event), event)
+		}
+	})
+}
