@@ -139,7 +139,7 @@ internal/agent/containerconfig: internal/agent/criconfig internal/agent/dns inte
     internal/kube/kubelethash internal/kube/translate
 internal/agent/credentialprovider: internal/agent/pullsecret internal/core/imageaccess
 internal/agent/criconfig: internal/core/admission internal/host/cri internal/kube/translate
-internal/agent/csivolume: internal/agent/poddir internal/core/unit internal/core/volume internal/core/volumestats internal/host/durable
+internal/agent/csivolume: internal/agent/poddir internal/core/unit internal/core/volume internal/core/volumestats internal/host/csi internal/host/durable
     internal/host/loop internal/host/mount internal/host/untrusted
 internal/agent/devicemanager: internal/clock internal/agent/metrics internal/core/machine internal/core/numa internal/core/devicemanager
     internal/core/registration internal/host/deviceplugin
@@ -205,7 +205,7 @@ internal/agent/volume: internal/agent/csivolume internal/agent/env internal/agen
     internal/agent/poddir internal/agent/volumestats
     internal/core/unit internal/core/volumelimit internal/core/volumestats internal/host/disk
     internal/host/mount internal/host/quota internal/host/shortage internal/host/untrusted internal/kube
-    internal/kube/translate
+    internal/kube/podfields internal/kube/translate
 internal/scheduler: internal/clock internal/core/scheduler internal/core/throttle internal/core/unit internal/kube
     internal/kube/schedulerconfig internal/kube/topology internal/kube/translate
 internal/lifecycle: internal/clock internal/core/lifecycle internal/core/throttle internal/core/unit internal/kube

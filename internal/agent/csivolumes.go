@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -43,9 +42,7 @@ func (a *Agent) prepareCSIVolumes(ctx context.Context) error {
 		Recorder: a.recorder,
 		Changed:  func(uid types.UID) { a.pods.Retry(uid) },
 		InUse:    func() { a.node.Changed() },
-		Took: func(plugin, operation string, took time.Duration, err error) {
-			a.metrics.ObserveStorage(plugin, operation, took, err)
-		},
+		Took:     a.metrics.ObserveStorage,
 	})
 	if err != nil {
 		return err

@@ -105,9 +105,11 @@ func (a *Agent) prepareVolumes(ctx context.Context) (*objectcache.Cache, error) 
 		Claims:        volume.KubeClaims(a.client),
 		NodeLabels:    a.nodeLabels,
 		MaxPods:       int(c.MaxPods),
-		Took:          a.metrics.ObserveStorage,
-		CSI:           a.csiVolumes,
-		Usage:         a.volumeStats,
+		Took: func(plugin, operation string, took time.Duration, err error) {
+			a.metrics.ObserveStorage(plugin, operation, false, took, err)
+		},
+		CSI:   a.csiVolumes,
+		Usage: a.volumeStats,
 	}
 	if kubeletconfig.ReadsTrustBundles(c) {
 		o.Bundles = trustbundle.New(ctx, a.client, changed)

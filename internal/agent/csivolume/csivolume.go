@@ -93,7 +93,7 @@ type Options struct {
 	// InUse means that InUse has changed: the Node's status is to be reported soon. It must return soon.
 	InUse func()
 	// Took measures an operation: volume_mount, volume_unmount, map_volume, ... Optional.
-	Took func(plugin, operation string, took time.Duration, err error)
+	Took func(plugin, operation string, migrated bool, took time.Duration, err error)
 }
 
 // Manager manages the volumes of drivers on this node. It is safe for concurrent use.
@@ -327,7 +327,8 @@ func (k *Manager) carryOut(j job) {
 	begun := time.Now()
 	outcome, err := k.do(j)
 	if k.Took != nil && !j.call.Again {
-		k.Took("kubernetes.io/csi:"+j.id.Driver, j.operation(), time.Since(begun), err)
+		migrated := j.source != nil && j.source.migrated
+		k.Took("kubernetes.io/csi:"+j.id.Driver, j.operation(), migrated, time.Since(begun), err)
 	}
 	if err != nil {
 		slog.Warn("volume: call of a driver failed", "call", j.operation(), "driver", j.id.Driver,

@@ -3,6 +3,7 @@ package csivolume
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -298,13 +299,18 @@ func TestGrows(t *testing.T) {
 	r.put("driver/d", detached())
 	r.add("d", d.client(), stages, csi.NodeServiceCapability_RPC_EXPAND_VOLUME)
 	r.start()
+	r.put("secret/shop/growth", &corev1.Secret{Data: map[string][]byte{"key": []byte("open sesame")}})
 	a := podOfUID("a")
 	r.place(a, volumeOf(t, "d", "v1", func(pv *corev1.PersistentVolume) {
 		pv.Spec.Capacity[corev1.ResourceStorage] = resource.MustParse("2Gi")
+		pv.Spec.CSI.NodeExpandSecretRef = &corev1.SecretReference{Namespace: "shop", Name: "growth"}
 	}))
 	expectCalls(t, d, "stage v1", "publish v1", "expand v1")
 	if got := r.grown["shop/claim-v1"]; got != 2<<30 {
 		t.Errorf("the claim has %v", got)
+	}
+	if got := d.expanded.GetSecrets(); !maps.Equal(got, map[string]string{"key": "open sesame"}) {
+		t.Errorf("the driver was given secrets %v", got)
 	}
 	r.release(a)
 	r.empty()
@@ -402,7 +408,7 @@ func TestNames(t *testing.T) {
 			CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h"},
 		}}}
 		pv.ObjectMeta = metav1.ObjectMeta{Name: "pv"}
-		if _, err := FromVolume(pv, &corev1.PersistentVolumeClaim{}, false); err == nil {
+		if _, err := FromVolume(pv, &corev1.PersistentVolumeClaim{}, false, false); err == nil {
 			t.Errorf("driver name %q is taken", driver)
 		}
 	}
@@ -410,7 +416,7 @@ func TestNames(t *testing.T) {
 		CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "../../etc"},
 	}}}
 	pv.Name = "../pv"
-	if _, err := FromVolume(pv, &corev1.PersistentVolumeClaim{}, false); err == nil {
+	if _, err := FromVolume(pv, &corev1.PersistentVolumeClaim{}, false, false); err == nil {
 		t.Error("a volume's name with a slash is taken")
 	}
 }

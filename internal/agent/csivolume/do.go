@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	core "github.com/plimsoll-dev/plimsoll/internal/core/volume"
+	hostcsi "github.com/plimsoll-dev/plimsoll/internal/host/csi"
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
@@ -69,6 +70,9 @@ const dirMode = 0o750
 func (k *Manager) do(j job) (core.Outcome, error) {
 	ctx, cancel := context.WithTimeout(k.ctx, core.CallMax)
 	defer cancel()
+	if j.source != nil && j.source.migrated {
+		ctx = hostcsi.Migrated(ctx)
+	}
 	driver, there := k.Drivers.Driver(j.id.Driver)
 	if !there {
 		return core.Unsent, fmt.Errorf("driver name %s not found in the list of registered CSI drivers", j.id.Driver)
@@ -315,6 +319,11 @@ func (k *Manager) expand(ctx context.Context, driver Driver, j job) (core.Outcom
 	if driver.Can[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
 		request.StagingTargetPath = k.staging(j.id)
 	}
+	secrets, err := k.secrets(ctx, s.expandSecret)
+	if err != nil {
+		return core.Unsent, fmt.Errorf("fetching NodeExpandSecretRef failed: %w", err)
+	}
+	request.Secrets = secrets
 	if _, err := driver.Node.NodeExpandVolume(ctx, request); err != nil {
 		return ended(core.Expand, err), err
 	}

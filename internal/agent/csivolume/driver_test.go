@@ -39,6 +39,7 @@ type testDriver struct {
 	problems []string
 	usage    *csi.NodeGetVolumeStatsResponse
 	asked    *csi.NodeGetVolumeStatsRequest // the last question about usage
+	expanded *csi.NodeExpandVolumeRequest   // the last one
 }
 
 // startDriver serves a driver on <dir>/csi.sock.
@@ -237,6 +238,7 @@ func (d *testDriver) NodeExpandVolume(
 	ctx context.Context, r *csi.NodeExpandVolumeRequest,
 ) (*csi.NodeExpandVolumeResponse, error) {
 	_, err := d.begin(ctx, "expand", r.VolumeId)
+	d.set(func() { d.expanded = r })
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: r.CapacityRange.GetRequiredBytes()}, err
 }
 

@@ -262,7 +262,7 @@ func volumeOf(t testing.TB, driver, handle string, change ...func(*corev1.Persis
 	}
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "claim-" + handle}}
 	claim.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
-	source, err := FromVolume(pv, claim, false)
+	source, err := FromVolume(pv, claim, false, false)
 	must(t, err)
 	return source
 }

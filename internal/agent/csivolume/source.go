@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
@@ -66,18 +67,36 @@ type Source struct {
 	modes        []corev1.PersistentVolumeAccessMode // nil: inline
 	stageSecret  *corev1.SecretReference
 	publish      *corev1.SecretReference
-	claim        types.NamespacedName // of a persistent volume
+	expandSecret *corev1.SecretReference
+	claim        types.NamespacedName // of a persistent volume; empty: it has none, and does not grow
 	size, has    unit.Bytes           // of a persistent volume: its capacity, and what the claim's status says
+	migrated     bool                 // of a kind that was once part of Kubernetes
 }
 
-// FromVolume returns the source of a persistent volume of kind csi, by the pod's volume and its claim.
-func FromVolume(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, readOnly bool) (*Source, error) {
+// FromMigrated returns the source of a volume that a pod's specification names in the words of a kind that was migrated
+// to CSI drivers. pv is the translation. Its name may have slashes, which become tildes in paths, as in the kubelet.
+func FromMigrated(pv *corev1.PersistentVolume) (*Source, error) {
+	pv = pv.DeepCopy()
+	pv.Name = strings.ReplaceAll(pv.Name, "/", "~")
+	s, err := FromVolume(pv, &corev1.PersistentVolumeClaim{}, false, true)
+	if err != nil {
+		return nil, err
+	}
+	s.claim = types.NamespacedName{}
+	return s, nil
+}
+
+// FromVolume returns the source of a persistent volume of kind csi, by the pod's volume and its claim. migrated says
+// that pv is the translation of a volume of another kind.
+func FromVolume(
+	pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, readOnly, migrated bool,
+) (*Source, error) {
 	s := pv.Spec.CSI
 	err := checkNames(s.Driver, s.VolumeHandle)
 	block := pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock
 	switch {
 	case err != nil:
-	case filepath.Base(pv.Name) != pv.Name:
+	case pv.Name == "" || pv.Name[0] == '.' || filepath.Base(pv.Name) != pv.Name:
 		err = errors.New("its name is not one path element")
 	case block && blockNames[pv.Name]:
 		err = errors.New("a block volume of this name cannot be told from the directories of others")
@@ -96,6 +115,8 @@ func FromVolume(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim
 		modes:        pv.Spec.AccessModes,
 		stageSecret:  s.NodeStageSecretRef,
 		publish:      s.NodePublishSecretRef,
+		expandSecret: s.NodeExpandSecretRef,
+		migrated:     migrated,
 		claim:        types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name},
 		size:         unit.Bytes(size.Value()),
 		has:          unit.Bytes(has.Value()),
@@ -181,7 +202,7 @@ func (k *Manager) specOf(ctx context.Context, s *Source) (core.Spec, error) {
 func (k *Manager) withDriver(spec core.Spec, s *Source) core.Spec {
 	driver, _ := k.Drivers.Driver(s.Driver)
 	spec.Stages = !s.Inline && driver.Can[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME]
-	spec.Grows = driver.Can[csi.NodeServiceCapability_RPC_EXPAND_VOLUME] && !s.Inline && !s.readOnly
+	spec.Grows = driver.Can[csi.NodeServiceCapability_RPC_EXPAND_VOLUME] && !s.readOnly && s.claim.Name != ""
 	if spec.Grows && s.has > 0 && s.size > s.has {
 		spec.Expand = s.size
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/core/volumestats"
+	hostcsi "github.com/plimsoll-dev/plimsoll/internal/host/csi"
 )
 
 // CapabilityCondition is the capability VOLUME_CONDITION of a node service. CSI 1.13 has removed it with the message
@@ -32,6 +33,9 @@ func (k *Manager) Usage(ctx context.Context, uid types.UID, s *Source) (volumest
 		return volumestats.Usage{}, fmt.Errorf("driver name %s not found in the list of registered CSI drivers", s.Driver)
 	case !driver.Can[csi.NodeServiceCapability_RPC_GET_VOLUME_STATS]:
 		return volumestats.Usage{}, volumestats.ErrNone
+	}
+	if s.migrated {
+		ctx = hostcsi.Migrated(ctx)
 	}
 	answer, err := driver.Node.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{
 		VolumeId:   s.Handle,
@@ -69,7 +73,7 @@ func usageOf(answer *csi.NodeGetVolumeStatsResponse, conditions bool) (u volumes
 	return u, nil
 }
 
-// healthOf reads a volume's condition from the fields that this CSI does not know. A driver that says nothing means that
+// healthOf reads a volume's condition from the fields that this CSI does not know. A driver that says nothing says that
 // the condition is normal.
 func healthOf(fields []byte) (*volumestats.Health, error) {
 	h := &volumestats.Health{}

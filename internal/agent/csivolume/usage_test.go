@@ -58,8 +58,8 @@ func TestUsage(t *testing.T) {
 	}
 
 	r.add("d", d.client(), stats, CapabilityCondition)
-	if got, err := ask(); err != nil || got.Health == nil ||
-		*got.Health != (volumestats.Health{Abnormal: true, Message: "worn out"}) {
+	bad := volumestats.Health{Abnormal: true, Message: "worn out"}
+	if got, err := ask(); err != nil || got.Health == nil || *got.Health != bad {
 		t.Errorf("with a condition: %+v, %v", got, err)
 	}
 	d.set(func() { d.usage = &csi.NodeGetVolumeStatsResponse{} })

@@ -296,13 +296,13 @@ var imageSizes = []struct {
 }
 
 // ObserveStorage records a storage operation under the kubelet's names: plugin like kubernetes.io/secret, operation
-// like volume_mount.
-func (s *Set) ObserveStorage(plugin, operation string, took time.Duration, err error) {
+// like volume_mount. migrated: the volume is of a kind that was migrated to CSI drivers.
+func (s *Set) ObserveStorage(plugin, operation string, migrated bool, took time.Duration, err error) {
 	status := "success"
 	if err != nil {
 		status = "fail-unknown"
 	}
-	s.StorageDuration.WithLabelValues(plugin, operation, status, "false").Observe(took.Seconds())
+	s.StorageDuration.WithLabelValues(plugin, operation, status, strconv.FormatBool(migrated)).Observe(took.Seconds())
 }
 
 // ObserveCSI records a call to a CSI driver under the kubelet's names: method like /csi.v1.Node/NodeStageVolume, code

@@ -19,6 +19,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/csivolume"
 	core "github.com/plimsoll-dev/plimsoll/internal/core/volumestats"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
 
 // ClaimSource reads claims and volumes. The API server allows a node to read those of the pods that are bound to it.
@@ -113,9 +114,18 @@ func usesClaim(pod *corev1.Pod, v *corev1.Volume) (name string, ok bool) {
 // setUpClaim finds the volume behind a claim and checks that it may be used here. Volumes of kind hostPath and local
 // are existing directories or devices; containers get them as they are.
 func (k *Manager) setUpClaim(ctx context.Context, s *podState, v *corev1.Volume, name string) error {
-	pv, claim, err := k.boundVolume(ctx, s.pod, v, name)
+	bound, claim, err := k.boundVolume(ctx, s.pod, v, name)
 	if err != nil {
 		return err
+	}
+	pv, moved, err := migrated(bound)
+	if err != nil {
+		return err
+	}
+	if err := reachable(pv, k.NodeLabels()); err != nil {
+		const text = "persistent volume %s cannot be reached from this node: " +
+			"its node affinity does not match the node's labels: %w"
+		return fmt.Errorf(text, pv.Name, err)
 	}
 	found := claimed{readOnly: v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly}
 	switch {
@@ -136,14 +146,18 @@ func (k *Manager) setUpClaim(ctx context.Context, s *podState, v *corev1.Volume,
 			err = ShareWithGroup(pv.Spec.Local.Path, s.pod)
 		}
 	case pv.Spec.CSI != nil && k.CSI != nil:
-		source, err := csivolume.FromVolume(pv, claim, found.readOnly)
+		source, err := csivolume.FromVolume(pv, claim, found.readOnly, moved)
 		if err != nil {
 			return err
 		}
 		return k.setUpCSI(ctx, s, v, source)
 	default:
-		const why = "persistent volume %s is of kind %s; csi, hostPath and local are mounted"
-		return &UnsupportedError{Kind: "persistentVolumeClaim", Why: fmt.Sprintf(why, pv.Name, volumeKind(pv))}
+		const why = "persistent volume %s is of kind %s: %s"
+		instead := podfields.Instead(kindOfSource(pv.Spec.PersistentVolumeSource))
+		return &UnsupportedError{
+			Kind: "persistentVolumeClaim",
+			Why:  fmt.Sprintf(why, pv.Name, volumeKind(pv), instead),
+		}
 	}
 	if err != nil {
 		return err
@@ -212,11 +226,6 @@ func (k *Manager) boundVolume(
 	}
 	if err := checkMode(pod, v.Name, isBlock(pv)); err != nil {
 		return nil, nil, err
-	}
-	if err := reachable(pv, k.NodeLabels()); err != nil {
-		const text = "persistent volume %s cannot be reached from this node: " +
-			"its node affinity does not match the node's labels: %w"
-		return nil, nil, fmt.Errorf(text, pv.Name, err)
 	}
 	return pv, claim, nil
 }

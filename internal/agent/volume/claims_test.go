@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -153,7 +154,8 @@ func TestClaimsRefused(t *testing.T) {
 	dir := t.TempDir()
 	local := corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: dir}}
 	r.bind("csi", corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d.example.com"}})
-	r.bind("nfs", corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}})
+	r.bind("iscsi", corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{}})
+	r.bind("moved", corev1.PersistentVolumeSource{Cinder: &corev1.CinderPersistentVolumeSource{VolumeID: "c"}})
 	c, _ := r.bind("unbound", local)
 	c.Status.Phase = corev1.ClaimPending
 	_, v := r.bind("others", local)
@@ -171,7 +173,9 @@ func TestClaimsRefused(t *testing.T) {
 	r.bind("u1-own", local)
 	for name, want := range map[string]string{
 		"missing": "failed to fetch PVC from API server",
-		"csi":     "persistent volume pv-csi is of kind csi (driver d.example.com)", "nfs": "pv-nfs is of kind nfs",
+		"csi":     "persistent volume pv-csi is of kind csi (driver d.example.com)",
+		"moved":   "persistent volume pv-moved is of kind csi (driver cinder.csi.openstack.org)",
+		"iscsi":   "pv-iscsi is of kind iscsi: use a volume of the CSI driver",
 		"unbound": "PVC is not bound", "others": "PV pv-others is not bound to PVC default/others",
 		"device": "has volumeMode Block, but is",
 		"away":   "cannot be reached from this node", "gone": "does not exist", "up": "must not contain '..'",
@@ -186,7 +190,8 @@ func TestClaimsRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}
-		if unsupported := errors.As(err, new(*UnsupportedError)); unsupported != (name == "csi" || name == "nfs") {
+		if unsupported := errors.As(err, new(*UnsupportedError)); unsupported != slices.Contains([]string{"csi", "iscsi",
+			"moved"}, name) {
 			t.Errorf("%s: for good: %v", name, unsupported)
 		}
 	}

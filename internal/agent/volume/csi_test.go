@@ -29,9 +29,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/csidriver"
 )
 
-// csiRig is a rig with one driver, d.example.com, whose volumes are mounted in earnest.
+// csiRig is a rig with one driver, d.example.com or another, whose volumes are mounted in earnest.
 type csiRig struct {
 	*rig
+	name    string
 	driver  *csidriver.Driver
 	node    csi.NodeClient
 	changed chan types.UID
@@ -41,10 +42,13 @@ type csiRig struct {
 	took map[string]int
 }
 
-func newCSIRig(t *testing.T) *csiRig {
+func newCSIRig(t *testing.T) *csiRig { t.Helper(); return newCSIRigOf(t, "d.example.com") }
+
+func newCSIRigOf(t *testing.T, driver string) *csiRig {
 	t.Helper()
 	r := &csiRig{
-		rig: newRig(t), changed: make(chan types.UID, 100), events: record.NewFakeRecorder(100), took: map[string]int{},
+		rig: newRig(t), name: driver, changed: make(chan types.UID,
+			100), events: record.NewFakeRecorder(100), took: map[string]int{},
 	}
 	dir := t.TempDir()
 	t.Cleanup(func() {
@@ -53,7 +57,7 @@ func newCSIRig(t *testing.T) *csiRig {
 		}
 	})
 	var err error
-	r.driver, err = csidriver.Start(dir, dir, csidriver.Answers{Name: "d.example.com"})
+	r.driver, err = csidriver.Start(dir, dir, csidriver.Answers{Name: driver})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,19 +84,26 @@ func newCSIRig(t *testing.T) *csiRig {
 		Recorder: r.events,
 		Changed:  func(uid types.UID) { r.changed <- uid },
 		InUse:    func() {},
-		Took:     r.measured,
+		Took:     r.measuredOf,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.CSI.DriverChanged("d.example.com")
+	r.CSI.DriverChanged(driver)
 	return r
 }
 
-func (r *csiRig) measured(plugin, operation string, _ time.Duration, err error) {
+func (r *csiRig) measured(plugin, operation string, took time.Duration, err error) {
+	r.measuredOf(plugin, operation, false, took, err)
+}
+
+func (r *csiRig) measuredOf(plugin, operation string, migrated bool, _ time.Duration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := plugin + " " + operation
+	if migrated {
+		key += " migrated"
+	}
 	if err != nil {
 		key += " failed"
 	}
@@ -103,7 +114,7 @@ func (r *csiRig) Driver(name string) (csivolume.Driver, bool) {
 	return csivolume.Driver{
 		Node: r.node,
 		Can:  map[csi.NodeServiceCapability_RPC_Type]bool{csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME: true},
-	}, name == "d.example.com"
+	}, name == r.name
 }
 
 func (r *csiRig) CSIDriver(context.Context, string) (*storagev1.CSIDriver, error) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/poddir"
 	"github.com/plimsoll-dev/plimsoll/internal/host/quota"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -43,7 +44,9 @@ func kindNamed(name string) (k kind, mounted bool) {
 		}}, true
 	case "image": // the runtime mounts it; see ContainerFacts.Images
 		return kind{prepare: func(*Manager, *corev1.Pod, *corev1.Volume) error { return nil }}, true
-	case "csi": // agent/csivolume mounts it; SetUp keeps where (podState.claims)
+	// agent/csivolume mounts these, those before csi as migrated.go says; SetUp keeps where (podState.claims)
+	case "awsElasticBlockStore", "azureDisk", "azureFile", "cinder", "gcePersistentDisk", "portworxVolume",
+		"vsphereVolume", "csi":
 		return kind{dir: poddir.CSI, prepare: func(*Manager, *corev1.Pod, *corev1.Volume) error { return nil }}, true
 	case "emptyDir":
 		return kind{dir: poddir.EmptyDir, prepare: (*Manager).setUpEmptyDir}, true
@@ -72,15 +75,15 @@ func (k *Manager) setUpVolume(ctx context.Context, s *podState, v *corev1.Volume
 	case isClaim:
 		return k.setUpClaim(ctx, s, v, name)
 	case !mounted:
-		const why = "csi, emptyDir, hostPath, image, configMap, secret, projected, downwardAPI and claims of csi, hostPath " +
-			"and local volumes are"
-		return &UnsupportedError{nameOfKind(v), why}
+		return &UnsupportedError{nameOfKind(v), podfields.Instead(nameOfKind(v))}
 	case kind.render != nil:
 		return k.setUpContent(ctx, s, v)
 	case s.ready[v.Name]:
 		return nil
 	case v.CSI != nil:
 		return k.setUpInline(ctx, s, v)
+	case csiTranslator.IsInlineMigratable(v):
+		return k.setUpMigrated(ctx, s, v)
 	}
 	return kind.prepare(k, s.pod, v)
 }

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-dev/plimsoll/internal/agent/poddir"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volumestats"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	core "github.com/plimsoll-dev/plimsoll/internal/core/volumestats"
@@ -40,6 +42,8 @@ func pluginOf(s *podState, v *corev1.Volume) string {
 		return pluginPrefix + pluginHostPath
 	case v.CSI != nil:
 		return pluginPrefix + pluginCSI + v.CSI.Driver
+	case k.dir == poddir.CSI: // migrated: the driver is known once it was asked
+		return pluginPrefix + cmp.Or(s.claims[v.Name].plugin, nameOfKind(v))
 	case k.dir == "":
 		return pluginPrefix + nameOfKind(v)
 	}

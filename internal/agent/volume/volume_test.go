@@ -262,7 +262,7 @@ func TestUnsupported(t *testing.T) {
 	r := newRig(t)
 	pod := podWith("u1",
 		volumeOf("ok", corev1.VolumeSource{}),
-		volumeOf("nfs", corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}),
+		volumeOf("fc", corev1.VolumeSource{FC: &corev1.FCVolumeSource{}}),
 		volumeOf("csi", corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "d"}}),
 		volumeOf("huge", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Tape"}}))
 	err := r.SetUp(context.Background(), pod)
@@ -271,7 +271,7 @@ func TestUnsupported(t *testing.T) {
 		t.Fatalf("error %v", err)
 	}
 	for i, want := range []string{
-		`MountVolume.SetUp failed for volume "nfs" : volume type nfs is not supported`,
+		`MountVolume.SetUp failed for volume "fc" : volume type fc is not supported by this agent: use a volume of the CSI driver`,
 		`MountVolume.SetUp failed for volume "csi" : volume type csi is not supported`,
 		`MountVolume.SetUp failed for volume "huge" : volume type emptyDir is not supported by this agent: unknown storage medium "Tape"`,
 	} {
@@ -281,7 +281,7 @@ func TestUnsupported(t *testing.T) {
 		}
 	}
 	if _, err := r.Mounts(pod, &pod.Spec.Containers[0], ContainerFacts{}); err == nil ||
-		err.Error() != `cannot find volume "nfs" to mount into container "c"` {
+		err.Error() != `cannot find volume "fc" to mount into container "c"` {
 		t.Errorf("mounts: %v", err)
 	}
 }

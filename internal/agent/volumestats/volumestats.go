@@ -257,8 +257,7 @@ var (
 		"kubelet_volume_stats_inodes_used", "Inodes in use of the claim's volume", ofClaim, nil)
 	abnormal = prometheus.NewDesc(
 		"kubelet_volume_stats_health_status_abnormal",
-		"Whether the driver says that the volume's condition is abnormal: 1, else 0",
-		ofClaim, nil)
+		"Whether the driver says that the volume's condition is abnormal: 1, else 0", ofClaim, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -107,9 +107,9 @@ func TestAnswers(t *testing.T) {
 			t.Fatalf("volumes %+v", got)
 		}
 		v := got[0]
-		if *v.PVCRef != (statsapi.PVCReference{Namespace: "shop", Name: "claim"}) || *v.CapacityBytes != 100 ||
-			*v.AvailableBytes != 60 ||
-			*v.UsedBytes != 40 || *v.Inodes != 10 || *v.InodesFree != 7 || *v.InodesUsed != 3 || v.VolumeHealthStats != nil {
+		claim := statsapi.PVCReference{Namespace: "shop", Name: "claim"}
+		if *v.PVCRef != claim || *v.CapacityBytes != 100 || *v.AvailableBytes != 60 || *v.UsedBytes != 40 ||
+			*v.Inodes != 10 || *v.InodesFree != 7 || *v.InodesUsed != 3 || v.VolumeHealthStats != nil {
 			t.Errorf("volume %+v", v)
 		}
 		if want := []string{

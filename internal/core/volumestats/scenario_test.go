@@ -13,7 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestScenarios plays testdata/*.txt in virtual time. After each command it prints about which volumes it is asked, with
+// TestScenarios plays testdata/*.txt in virtual time. After each command it prints which volumes are asked about, with
 // the time since the start. CONTRIBUTING.md says how to rewrite outcomes. The commands:
 //
 //	node PERIOD                a node without volumes

@@ -12,7 +12,7 @@ func CodesOfVolume(v *corev1.PersistentVolume) []string {
 	switch s := &v.Spec.PersistentVolumeSource; {
 	case s.HostPath != nil || s.Local != nil || *s == corev1.PersistentVolumeSource{}:
 		return nil
-	case s.CSI != nil:
+	case s.CSI != nil || isMigrated(s):
 		return []string{wellknown.LacksCSI}
 	case s.NFS != nil:
 		return []string{codeOfVolume("nfs")}
@@ -27,5 +27,11 @@ func CodesOfVolume(v *corev1.PersistentVolume) []string {
 // codeOfVolume returns the code of a kind of volume with this name in the API.
 func codeOfVolume(kind string) string { return "volumes." + kind }
 
-// CodesOfInTree returns the codes for volumes of in-tree provisioners, which CSI drivers have replaced.
-func CodesOfInTree() []string { return []string{codeInTree} }
+// isMigrated reports whether a CSI driver mounts a persistent volume of a kind of its own (migratedVolumes).
+func isMigrated(s *corev1.PersistentVolumeSource) bool {
+	return s.AWSElasticBlockStore != nil || s.AzureDisk != nil || s.AzureFile != nil || s.Cinder != nil ||
+		s.GCEPersistentDisk != nil || s.PortworxVolume != nil || s.VsphereVolume != nil
+}
+
+// CodesOfInTree returns the codes for volumes of in-tree provisioners. CSI drivers make and mount them today.
+func CodesOfInTree() []string { return []string{wellknown.LacksCSI} }

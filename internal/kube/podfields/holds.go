@@ -34,11 +34,12 @@ type hold struct {
 // Help texts that several holds share.
 const (
 	helpElsewhere = "run the pod on a node whose agent supports it, such as the kubelet"
+	helpKubelet   = "run the pod on a node with the kubelet"
 	helpVolume    = "use another kind of volume, or " + helpElsewhere
 )
 
 // holds are checked in this order, and the first few that apply are reported to users.
-var holds = slices.Concat(podHolds, containerHolds, volumeHolds, oldVolumeHolds())
+var holds = slices.Concat(podHolds, containerHolds, volumeHolds, migratedVolumeHolds(), oldVolumeHolds())
 
 var podHolds = []hold{
 	{
@@ -106,13 +107,38 @@ func outsideSeccompDir(p *corev1.SeccompProfile) bool {
 
 // volumeHold returns the hold for volumes of a kind.
 func volumeHold(kind, why string, is func(*corev1.Volume) bool) hold {
-	return hold{path: "spec.volumes[]." + kind, code: codeOfVolume(kind), why: why, help: helpVolume, volume: is}
+	return hold{path: "spec.volumes[]." + kind, code: codeOfVolume(kind), why: why, help: Instead(kind), volume: is}
+}
+
+// instead says what does the same as volumes of a kind that this agent does not mount, for people.
+var instead = map[string]string{
+	"cephfs":     "use a volume of the CSI driver cephfs.csi.ceph.com (ceph-csi)",
+	"fc":         "use a volume of the CSI driver of the storage's vendor, or " + helpKubelet,
+	"flexVolume": "use a volume of a CSI driver for the same storage, or " + helpKubelet,
+	"flocker":    "use a volume of a CSI driver: Kubernetes has removed this kind in 1.25",
+	"gitRepo":    "clone the repository in an init container into an emptyDir",
+	"glusterfs":  "use NFS or a CSI driver for the same storage: Kubernetes has removed this kind in 1.26",
+	"iscsi": "use a volume of the CSI driver of the storage's vendor or of iscsi.csi.k8s.io, or " +
+		helpKubelet,
+	"photonPersistentDisk": "use a volume of a CSI driver: Kubernetes does not mount this kind any more",
+	"quobyte":              "use a volume of the CSI driver csi.quobyte.com: Kubernetes has removed this kind in 1.25",
+	"rbd":                  "use a volume of the CSI driver rbd.csi.ceph.com (ceph-csi)",
+	"scaleIO":              "use a volume of the CSI driver csi-vxflexos.dellemc.com: Kubernetes does not mount this kind any more",
+	"storageos":            "use a volume of a CSI driver: Kubernetes has removed this kind in 1.25",
+}
+
+// Instead says what to use in place of volumes of a kind that this agent does not mount, inline or behind claims.
+func Instead(kind string) string {
+	if text, ok := instead[kind]; ok {
+		return text
+	}
+	return helpVolume
 }
 
 var volumeHolds = []hold{
 	{
 		path: "spec.volumes[].csi", code: codeOfVolume("csi"),
-		why:    "this node's agent has no CSI drivers",
+		why:    whyNoDrivers,
 		help:   helpVolume,
 		volume: func(v *corev1.Volume) bool { return v.CSI != nil },
 		able:   func(a Abilities) bool { return a.CSIVolumes },
@@ -191,27 +217,46 @@ func podCertificateHold() hold {
 	return h
 }
 
-const codeInTree = "volumes.in-tree"
+// whyNoDrivers is why a node does not mount volumes of CSI drivers.
+const whyNoDrivers = "this node's agent has no CSI drivers"
 
-// oldVolumes are the kinds that the API still has and that Kubernetes delegates to CSI drivers or no longer supports.
-var oldVolumes = map[string]func(*corev1.Volume) bool{
+// migratedVolumes are the kinds that the API still has and whose volumes CSI drivers mount, as in the kubelet 1.36.
+var migratedVolumes = map[string]func(*corev1.Volume) bool{
 	"awsElasticBlockStore": func(v *corev1.Volume) bool { return v.AWSElasticBlockStore != nil },
 	"azureDisk":            func(v *corev1.Volume) bool { return v.AzureDisk != nil },
 	"azureFile":            func(v *corev1.Volume) bool { return v.AzureFile != nil },
-	"cephfs":               func(v *corev1.Volume) bool { return v.CephFS != nil },
 	"cinder":               func(v *corev1.Volume) bool { return v.Cinder != nil },
+	"gcePersistentDisk":    func(v *corev1.Volume) bool { return v.GCEPersistentDisk != nil },
+	"portworxVolume":       func(v *corev1.Volume) bool { return v.PortworxVolume != nil },
+	"vsphereVolume":        func(v *corev1.Volume) bool { return v.VsphereVolume != nil },
+}
+
+// migratedVolumeHolds returns the holds of migratedVolumes. What a node needs for them are CSI drivers.
+func migratedVolumeHolds() []hold {
+	var out []hold
+	for kind, is := range migratedVolumes {
+		h := volumeHold(kind, whyNoDrivers, is)
+		h.code = codeOfVolume("csi")
+		h.able = func(a Abilities) bool { return a.CSIVolumes }
+		out = append(out, h)
+	}
+	return sortedByPath(out)
+}
+
+const codeInTree = "volumes.in-tree"
+
+// oldVolumes are the kinds that the API still has and that Kubernetes 1.36 does not mount, or not by default.
+var oldVolumes = map[string]func(*corev1.Volume) bool{
+	"cephfs":               func(v *corev1.Volume) bool { return v.CephFS != nil },
 	"flexVolume":           func(v *corev1.Volume) bool { return v.FlexVolume != nil },
 	"flocker":              func(v *corev1.Volume) bool { return v.Flocker != nil },
-	"gcePersistentDisk":    func(v *corev1.Volume) bool { return v.GCEPersistentDisk != nil },
 	"gitRepo":              func(v *corev1.Volume) bool { return v.GitRepo != nil },
 	"glusterfs":            func(v *corev1.Volume) bool { return v.Glusterfs != nil },
 	"photonPersistentDisk": func(v *corev1.Volume) bool { return v.PhotonPersistentDisk != nil },
-	"portworxVolume":       func(v *corev1.Volume) bool { return v.PortworxVolume != nil },
 	"quobyte":              func(v *corev1.Volume) bool { return v.Quobyte != nil },
 	"rbd":                  func(v *corev1.Volume) bool { return v.RBD != nil },
 	"scaleIO":              func(v *corev1.Volume) bool { return v.ScaleIO != nil },
 	"storageos":            func(v *corev1.Volume) bool { return v.StorageOS != nil },
-	"vsphereVolume":        func(v *corev1.Volume) bool { return v.VsphereVolume != nil },
 }
 
 // oldVolumeHolds returns the holds of oldVolumes. They share a code, because no release of our agent mounts any of
@@ -223,6 +268,10 @@ func oldVolumeHolds() []hold {
 		h.code = codeInTree
 		out = append(out, h)
 	}
-	slices.SortFunc(out, func(a, b hold) int { return strings.Compare(a.path, b.path) })
-	return out
+	return sortedByPath(out)
+}
+
+func sortedByPath(all []hold) []hold {
+	slices.SortFunc(all, func(a, b hold) int { return strings.Compare(a.path, b.path) })
+	return all
 }

@@ -267,9 +267,12 @@ func containerAreas() []Area {
 
 func volumeAreas() []Area {
 	const v = "spec.volumes[]"
-	var old []string
-	for _, h := range oldVolumeHolds() {
-		old = append(old, strings.TrimPrefix(h.path, v+".")+"*")
+	kinds := func(holds []hold) string {
+		var out []string
+		for _, h := range holds {
+			out = append(out, strings.TrimPrefix(h.path, v+".")+"*")
+		}
+		return strings.Join(out, " ")
 	}
 	const downward = "items[].path items[].fieldRef.fieldPath items[].resourceFieldRef.containerName items[].resourceFieldRef.resource items[].resourceFieldRef.divisor items[].mode"
 	const keys = "items[].key items[].path items[].mode optional"
@@ -299,9 +302,11 @@ func volumeAreas() []Area {
 			{v + ".projected.sources[].podCertificate", "credentialBundlePath keyPath certificateChainPath", CarriedOut,
 				"internal/agent/volume.TestPodCertificate", withPodCertificates},
 			{v + ".persistentVolumeClaim", "claimName readOnly", CarriedOut, ObserverContainer,
-				"of persistent volumes of kind csi, hostPath and local; others are held"},
+				"of persistent volumes of kind csi, hostPath and local, and of kinds that are migrated to CSI drivers; others are held"},
 			{v + ".csi", "driver fsType nodePublishSecretRef.name readOnly volumeAttributes*", CarriedOut,
 				"internal/agent/csivolume.TestInline", ""},
+			{v, kinds(migratedVolumeHolds()), CarriedOut, "internal/agent/volume.TestMigrated",
+				"as volumes of the CSI drivers to which upstream migrated these kinds"},
 			{v + ".image", "reference pullPolicy", CarriedOut, "internal/agent/imagepull.TestImageOfVolume",
 				"needs containerd 2.1 or CRI-O 1.31, for a subPath 2.2 or 1.33: it is held elsewhere"},
 			{v + ".ephemeral", "volumeClaimTemplate*", NoEffect, "",
@@ -309,7 +314,7 @@ func volumeAreas() []Area {
 		}},
 		{"Volumes that are not mounted", []Group{
 			{v, "nfs* iscsi* fc*", Held, "", ""},
-			{v, strings.Join(old, " "), Held, "", "kinds that upstream delegates to CSI drivers or no longer supports"},
+			{v, kinds(oldVolumeHolds()), Held, "", "kinds that upstream no longer supports, or not by default"},
 		}},
 	}
 }

@@ -379,7 +379,7 @@ func TestVolumesNeedTheirAgent(t *testing.T) {
 		}
 	}
 	moved := SchedulerStorageClass(&storagev1.StorageClass{Provisioner: "kubernetes.io/aws-ebs"})
-	if !slices.Equal(moved.NeedsOfAgent, []string{"volumes.in-tree"}) {
+	if !slices.Equal(moved.NeedsOfAgent, []string{"volumes.csi"}) {
 		t.Errorf("volumes of a provisioner that has moved need %v", moved.NeedsOfAgent)
 	}
 	if other := SchedulerStorageClass(&storagev1.StorageClass{Provisioner: "rancher.io/local-path"}); other.NeedsOfAgent != nil {
