@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"runtime"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"

@@ -1,4 +1,5 @@
-// Package csivolume has CSI drivers mount the volumes of this node's pods, as core/volume decides.
+// Package csivolume has CSI drivers mount the volumes of this node's pods, and the program mount those of kind nfs, as
+// core/volume decides.
 //
 // # Model
 //
@@ -15,8 +16,9 @@
 //	<root>/pods/<uid>/volumes/kubernetes.io~csi/<name>/mount                            published to a pod
 //	<root>/pods/<uid>/volumes/kubernetes.io~csi/<name>/vol_data.json                    its record
 //
-// Block volumes have directories of their own (block.go). One more key in a record, which a kubelet ignores, says that the call has succeeded. A record that a kubelet made
-// does not have it, so the call is made again, which drivers must allow.
+// Block volumes have directories of their own (block.go), and so have those of kind nfs, which have no records (nfs.go).
+// One more key in a record, which a kubelet ignores, says that the call has succeeded. A record that a kubelet made does
+// not have it, so the call is made again, which drivers must allow.
 //
 // # Invariants
 //
@@ -48,6 +50,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
+	mountutils "k8s.io/mount-utils"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	core "github.com/plimsoll-dev/plimsoll/internal/core/volume"
@@ -103,6 +106,9 @@ type Manager struct {
 	begun time.Time
 	looks chan struct{} // bounds how many claims are read at the same time
 
+	mounter mountutils.MounterForceUnmounter // of NFS
+	nfsType string                           // nfsType, but for tests
+
 	mu      sync.Mutex
 	r       *core.Reconciler
 	volumes map[core.Name]*known
@@ -134,6 +140,8 @@ const looksMax = 2
 func New(ctx context.Context, o Options) (*Manager, error) {
 	k := &Manager{Options: o, ctx: ctx, begun: time.Now(), r: core.New(), volumes: map[core.Name]*known{}}
 	k.looks = make(chan struct{}, looksMax)
+	k.mounter = mountutils.NewWithoutSystemd("").(mountutils.MounterForceUnmounter)
+	k.nfsType = nfsType
 	if err := k.find(); err != nil {
 		return nil, fmt.Errorf("find volumes of drivers: %w", err)
 	}
@@ -328,7 +336,7 @@ func (k *Manager) carryOut(j job) {
 	outcome, err := k.do(j)
 	if k.Took != nil && !j.call.Again {
 		migrated := j.source != nil && j.source.migrated
-		k.Took("kubernetes.io/csi:"+j.id.Driver, j.operation(), migrated, time.Since(begun), err)
+		k.Took(j.id.plugin(), j.operation(), migrated, time.Since(begun), err)
 	}
 	if err != nil {
 		slog.Warn("volume: call of a driver failed", "call", j.operation(), "driver", j.id.Driver,

@@ -73,6 +73,14 @@ func (k *Manager) do(j job) (core.Outcome, error) {
 	if j.source != nil && j.source.migrated {
 		ctx = hostcsi.Migrated(ctx)
 	}
+	switch {
+	case j.id.NFS && j.call.Verb == core.Unpublish:
+		return k.unmountNFS(j)
+	case j.id.NFS && j.source == nil:
+		return core.Unsent, errors.New("the volume's description is not known any more")
+	case j.id.NFS:
+		return k.mountNFS(j)
+	}
 	driver, there := k.Drivers.Driver(j.id.Driver)
 	if !there {
 		return core.Unsent, fmt.Errorf("driver name %s not found in the list of registered CSI drivers", j.id.Driver)

@@ -126,6 +126,7 @@ func (k *Manager) find() error {
 			k.r.FoundPublished(name, core.Pod(uid), spec, stateOf(r, target, points))
 		}
 	}
+	k.findNFS(points)
 	k.findBlock()
 	return nil
 }

@@ -27,11 +27,23 @@ type id struct {
 	Spec   string // the persistent volume's name, or that of an inline volume in its pod
 	Inline bool
 	Block  bool // pods have it as a device
+	NFS    bool // it has no driver (nfs.go)
+}
+
+// plugin is the name of what mounts the volume in metrics, as in the kubelet.
+func (i id) plugin() string {
+	if i.NFS {
+		return "kubernetes.io/nfs"
+	}
+	return "kubernetes.io/csi:" + i.Driver
 }
 
 // name is the volume's unique name on the node (upstream's GetUniqueVolumeName).
 func (i id) name(uid types.UID) core.Name {
-	if i.Inline {
+	switch {
+	case i.NFS:
+		return core.Name(fmt.Sprintf("kubernetes.io/nfs/%s-%s", uid, i.Spec))
+	case i.Inline:
 		return core.Name(fmt.Sprintf("kubernetes.io/csi/%s-%s", uid, i.Spec))
 	}
 	return core.Name(fmt.Sprintf("kubernetes.io/csi/%s^%s", i.Driver, i.Handle))
@@ -48,8 +60,11 @@ func (k *Manager) staging(i id) string {
 
 // target is where a volume is published to a pod.
 func (k *Manager) target(i id, uid types.UID) string {
-	if i.Block {
+	switch {
+	case i.Block:
 		return k.blockDir("publish", i.Spec, string(uid))
+	case i.NFS:
+		return filepath.Join(poddir.Of(k.RootDir, uid), poddir.Volumes, poddir.NFS, i.Spec)
 	}
 	return filepath.Join(poddir.Of(k.RootDir, uid), poddir.Volumes, poddir.CSI, i.Spec, "mount")
 }
@@ -71,6 +86,7 @@ type Source struct {
 	claim        types.NamespacedName // of a persistent volume; empty: it has none, and does not grow
 	size, has    unit.Bytes           // of a persistent volume: its capacity, and what the claim's status says
 	migrated     bool                 // of a kind that was once part of Kubernetes
+	export       string               // of NFS: server:/path
 }
 
 // FromMigrated returns the source of a volume that a pod's specification names in the words of a kind that was migrated
@@ -173,6 +189,9 @@ func (k *Manager) object(ctx context.Context, driver string) (*storagev1.CSIDriv
 
 // specOf returns what the core has to know of a volume.
 func (k *Manager) specOf(ctx context.Context, s *Source) (core.Spec, error) {
+	if s.NFS {
+		return core.Spec{}, nil
+	}
 	object, err := k.object(ctx, s.Driver)
 	if err != nil {
 		return core.Spec{}, err
@@ -200,6 +219,9 @@ func (k *Manager) specOf(ctx context.Context, s *Source) (core.Spec, error) {
 // withDriver completes what the core has to know of a volume by what its driver can. Of one that is not registered that
 // is not known; its volumes wait.
 func (k *Manager) withDriver(spec core.Spec, s *Source) core.Spec {
+	if s.NFS {
+		return spec
+	}
 	driver, _ := k.Drivers.Driver(s.Driver)
 	spec.Stages = !s.Inline && driver.Can[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME]
 	spec.Grows = driver.Can[csi.NodeServiceCapability_RPC_EXPAND_VOLUME] && !s.readOnly && s.claim.Name != ""

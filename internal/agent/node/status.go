@@ -226,6 +226,7 @@ func (k *Reporter) fillMeta(node *corev1.Node) {
 	can := k.runtime.can
 	can.TrustBundles = k.o.TrustBundles
 	can.CSIVolumes = k.o.CSIVolumes
+	can.NFS = k.o.CSIVolumes // by the same part of the agent
 	can.PodCertificates = k.o.PodCertificates
 	node.Annotations[translate.AnnotationLacks] = strings.Join(podfields.Codes(can), ",")
 	if k.o.VolumesInUse != nil {

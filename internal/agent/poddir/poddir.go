@@ -28,6 +28,7 @@ const (
 	Projected   = "kubernetes.io~projected"
 	DownwardAPI = "kubernetes.io~downward-api"
 	CSI         = "kubernetes.io~csi"
+	NFS         = "kubernetes.io~nfs"
 )
 
 // Of returns a pod's directory.

@@ -189,6 +189,7 @@ func (r *Runner) abilities() podfields.Abilities {
 	can.UserNamespaces = can.UserNamespaces && r.UserNamespaces
 	can.TrustBundles = r.TrustBundles
 	can.CSIVolumes = r.CSIVolumes
+	can.NFS = r.CSIVolumes // by the same part of the agent
 	can.PodCertificates = r.PodCertificates
 	return can
 }

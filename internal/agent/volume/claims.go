@@ -48,7 +48,7 @@ type claimed struct {
 	path     string
 	plugin   string // for metrics, without pluginPrefix
 	readOnly bool   // by the pod's volume, for all its containers
-	byCSI    bool   // a driver mounts it
+	byCSI    bool   // csivolume mounts it
 	block    bool   // path is a device
 	usage    usage
 }
@@ -145,6 +145,8 @@ func (k *Manager) setUpClaim(ctx context.Context, s *podState, v *corev1.Volume,
 		if err == nil && !found.readOnly {
 			err = ShareWithGroup(pv.Spec.Local.Path, s.pod)
 		}
+	case pv.Spec.NFS != nil && !isBlock(pv):
+		return k.setUpNFS(ctx, s, v, pv.Name, pv.Spec.NFS, found.readOnly, pv.Spec.MountOptions)
 	case pv.Spec.CSI != nil && k.CSI != nil:
 		source, err := csivolume.FromVolume(pv, claim, found.readOnly, moved)
 		if err != nil {
@@ -194,6 +196,28 @@ func (k *Manager) setUpCSI(ctx context.Context, s *podState, v *corev1.Volume, s
 			},
 		},
 	}
+	return err
+}
+
+// setUpNFS has an export of a server mounted, or returns why it is not there yet.
+func (k *Manager) setUpNFS(
+	ctx context.Context, s *podState, v *corev1.Volume,
+	name string, nfs *corev1.NFSVolumeSource, readOnly bool, options []string,
+) error {
+	if k.CSI == nil {
+		return &UnsupportedError{"nfs", podfields.Instead("nfs")}
+	}
+	source, err := csivolume.FromNFS(name, nfs, readOnly, options)
+	if err != nil {
+		return err
+	}
+	place, err := k.CSI.Want(ctx, s.pod, v.Name, source)
+	found := claimed{path: place.Path, plugin: pluginNFS, readOnly: place.ReadOnly, byCSI: true}
+	if err == nil {
+		found.usage = usageAt(place.Path, false)
+		found.usage.source = "nfs server " + nfs.Server // if it is away, that is so for all its exports
+	}
+	s.claims[v.Name] = found
 	return err
 }
 

@@ -48,6 +48,8 @@ func kindNamed(name string) (k kind, mounted bool) {
 	case "awsElasticBlockStore", "azureDisk", "azureFile", "cinder", "gcePersistentDisk", "portworxVolume",
 		"vsphereVolume", "csi":
 		return kind{dir: poddir.CSI, prepare: func(*Manager, *corev1.Pod, *corev1.Volume) error { return nil }}, true
+	case "nfs": // agent/csivolume mounts it, too
+		return kind{dir: poddir.NFS, prepare: func(*Manager, *corev1.Pod, *corev1.Volume) error { return nil }}, true
 	case "emptyDir":
 		return kind{dir: poddir.EmptyDir, prepare: (*Manager).setUpEmptyDir}, true
 	case "configMap":
@@ -82,6 +84,8 @@ func (k *Manager) setUpVolume(ctx context.Context, s *podState, v *corev1.Volume
 		return nil
 	case v.CSI != nil:
 		return k.setUpInline(ctx, s, v)
+	case v.NFS != nil:
+		return k.setUpNFS(ctx, s, v, v.Name, v.NFS, false, nil)
 	case csiTranslator.IsInlineMigratable(v):
 		return k.setUpMigrated(ctx, s, v)
 	}

@@ -35,7 +35,7 @@ func TestEveryKindIsMountedOrHeld(t *testing.T) {
 			t.Errorf("%s is called %s", name, got)
 		}
 		pod := podWith("u1", *v)
-		held := podfields.Holds(pod, podfields.Abilities{ImageVolumes: true, CSIVolumes: true}) != nil
+		held := podfields.Holds(pod, podfields.Abilities{ImageVolumes: true, CSIVolumes: true, NFS: true}) != nil
 		_, mounted := kindOf(v)
 		switch isClaim := slices.Contains(claimKinds, name); {
 		case isClaim && (mounted || held):
@@ -67,7 +67,7 @@ func TestEveryKindIsWhole(t *testing.T) {
 			return // as csi
 		}
 		switch name {
-		case "hostPath", "image", "csi":
+		case "hostPath", "image", "csi", "nfs":
 			return // it is where its author says, where the runtime puts it, or in agent/csivolume, with such tests there
 		}
 		if !sampled[name] {

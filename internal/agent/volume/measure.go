@@ -24,6 +24,7 @@ const (
 	pluginPrefix   = "kubernetes.io/"
 	pluginHostPath = "host-path"
 	pluginLocal    = "local-volume"
+	pluginNFS      = "nfs"
 	pluginCSI      = "csi:" // and the driver's name
 )
 

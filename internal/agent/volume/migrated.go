@@ -32,8 +32,8 @@ func migrated(pv *corev1.PersistentVolume) (out *corev1.PersistentVolume, moved 
 	return out, true, nil
 }
 
-// setUpMigrated has a CSI driver mount a volume that a pod's specification names in the words of an earlier kind. To the
-// driver it is like a volume behind a claim: a controller attaches it.
+// setUpMigrated has a CSI driver mount a volume that a pod's specification names in the words of an earlier kind. To
+// the driver it is like a volume behind a claim: a controller attaches it.
 func (k *Manager) setUpMigrated(ctx context.Context, s *podState, v *corev1.Volume) error {
 	if k.CSI == nil {
 		return &UnsupportedError{nameOfKind(v), "it has no CSI drivers"}

@@ -13,8 +13,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/csivolume"
 )
 
-// TestMigrated: each kind that was migrated to CSI drivers is one of a driver, inline and behind a claim. One of them is
-// mounted in both ways, by a driver of the name that upstream's has.
+// TestMigrated: each kind that was migrated to CSI drivers is one of a driver, inline and behind a claim. One of them
+// is mounted in both ways, by a driver of the name that upstream's has.
 func TestMigrated(t *testing.T) {
 	const id, other = "aws://eu-central-1a/vol-0123", "aws://eu-central-1a/vol-0456"
 	namespace := "default"

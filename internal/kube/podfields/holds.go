@@ -16,6 +16,7 @@ type Abilities struct {
 	TrustBundles   bool // certificates of ClusterTrustBundles can be mounted: their feature gate is on
 
 	CSIVolumes      bool // CSI drivers are registered and called
+	NFS             bool // exports of NFS servers are mounted
 	PodCertificates bool // certificates are requested for pods: their feature gate is on
 }
 
@@ -120,10 +121,10 @@ var instead = map[string]string{
 	"glusterfs":  "use NFS or a CSI driver for the same storage: Kubernetes has removed this kind in 1.26",
 	"iscsi": "use a volume of the CSI driver of the storage's vendor or of iscsi.csi.k8s.io, or " +
 		helpKubelet,
-	"photonPersistentDisk": "use a volume of a CSI driver: Kubernetes does not mount this kind any more",
+	"photonPersistentDisk": "use a volume of a CSI driver: Kubernetes has removed this kind",
 	"quobyte":              "use a volume of the CSI driver csi.quobyte.com: Kubernetes has removed this kind in 1.25",
 	"rbd":                  "use a volume of the CSI driver rbd.csi.ceph.com (ceph-csi)",
-	"scaleIO":              "use a volume of the CSI driver csi-vxflexos.dellemc.com: Kubernetes does not mount this kind any more",
+	"scaleIO":              "use a volume of the CSI driver csi-vxflexos.dellemc.com: Kubernetes has removed this kind",
 	"storageos":            "use a volume of a CSI driver: Kubernetes has removed this kind in 1.25",
 }
 
@@ -143,7 +144,7 @@ var volumeHolds = []hold{
 		volume: func(v *corev1.Volume) bool { return v.CSI != nil },
 		able:   func(a Abilities) bool { return a.CSIVolumes },
 	},
-	volumeHold("nfs", "this node's agent does not mount NFS", func(v *corev1.Volume) bool { return v.NFS != nil }),
+	nfsHold(),
 	volumeHold("iscsi", "this node's agent does not attach iSCSI disks",
 		func(v *corev1.Volume) bool { return v.ISCSI != nil }),
 	volumeHold("fc", "this node's agent does not attach Fibre Channel disks",
@@ -163,6 +164,13 @@ var volumeHolds = []hold{
 	},
 	trustBundleHold(),
 	podCertificateHold(),
+}
+
+// nfsHold is for agents of earlier versions only.
+func nfsHold() hold {
+	h := volumeHold("nfs", "this node's agent does not mount NFS", func(v *corev1.Volume) bool { return v.NFS != nil })
+	h.able = func(a Abilities) bool { return a.NFS }
+	return h
 }
 
 // unknownMedium reports whether Kubernetes 1.36 does not have an emptyDir's medium.

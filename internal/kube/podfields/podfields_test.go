@@ -92,6 +92,7 @@ func TestAbilities(t *testing.T) {
 		{TrustBundles: true}:   {users, images, nfs, keys},
 
 		{PodCertificates: true}: {users, images, nfs, roots},
+		{NFS: true}:             {users, images, roots, keys},
 		{UserNamespaces: true, ImageVolumes: true, TrustBundles: true, PodCertificates: true}: {nfs},
 	} {
 		var got []string

@@ -302,9 +302,11 @@ func volumeAreas() []Area {
 			{v + ".projected.sources[].podCertificate", "credentialBundlePath keyPath certificateChainPath", CarriedOut,
 				"internal/agent/volume.TestPodCertificate", withPodCertificates},
 			{v + ".persistentVolumeClaim", "claimName readOnly", CarriedOut, ObserverContainer,
-				"of persistent volumes of kind csi, hostPath and local, and of kinds that are migrated to CSI drivers; others are held"},
+				"of persistent volumes of kind csi, nfs, hostPath and local, and of kinds that are migrated to CSI drivers; others are held"},
 			{v + ".csi", "driver fsType nodePublishSecretRef.name readOnly volumeAttributes*", CarriedOut,
 				"internal/agent/csivolume.TestInline", ""},
+			{v + ".nfs", "server path readOnly", CarriedOut, "internal/agent/csivolume.TestNFS",
+				"by the program mount and its helper mount.nfs (Debian's nfs-common), which must be on the node"},
 			{v, kinds(migratedVolumeHolds()), CarriedOut, "internal/agent/volume.TestMigrated",
 				"as volumes of the CSI drivers to which upstream migrated these kinds"},
 			{v + ".image", "reference pullPolicy", CarriedOut, "internal/agent/imagepull.TestImageOfVolume",
@@ -313,7 +315,7 @@ func volumeAreas() []Area {
 				"the controller manager creates the claim, which is mounted like any other"},
 		}},
 		{"Volumes that are not mounted", []Group{
-			{v, "nfs* iscsi* fc*", Held, "", ""},
+			{v, "iscsi* fc*", Held, "", ""},
 			{v, kinds(oldVolumeHolds()), Held, "", "kinds that upstream no longer supports, or not by default"},
 		}},
 	}

@@ -44,7 +44,7 @@ func TestEveryFieldHasARow(t *testing.T) {
 }
 
 // all is a node that can do everything that some nodes with this agent can do.
-var all = podfields.Abilities{UserNamespaces: true, ImageVolumes: true, TrustBundles: true, CSIVolumes: true,
+var all = podfields.Abilities{UserNamespaces: true, ImageVolumes: true, TrustBundles: true, CSIVolumes: true, NFS: true,
 	PodCertificates: true}
 
 // TestHeldFieldsHold sets each field that the table marks as held, alone.
