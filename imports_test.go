@@ -102,6 +102,7 @@ internal/host/quota: internal/core/unit
 internal/host/shortage:
 internal/host/socket:
 internal/host/loop:
+internal/host/selinux:
 internal/host/machineinfo: internal/core/machine internal/core/unit internal/host/disk internal/host/procfs
     internal/host/shortage internal/host/sysfs
 internal/host/sysfs: internal/core/idset internal/core/machine internal/core/unit

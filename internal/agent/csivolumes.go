@@ -19,6 +19,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volumestats"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/host/selinux"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
@@ -38,6 +39,7 @@ func (a *Agent) prepareCSIVolumes(ctx context.Context) error {
 		Node:     a.o.NodeName,
 		Drivers:  registered{a.drivers},
 		API:      csiAPI{client: a.client, drivers: a.drivers},
+		Label:    fileLabel(),
 		Share:    volume.ShareWithGroup,
 		Recorder: a.recorder,
 		Changed:  func(uid types.UID) { a.pods.Retry(uid) },
@@ -55,6 +57,17 @@ func (a *Agent) prepareCSIVolumes(ctx context.Context) error {
 	})
 	a.metrics.Registry.MustRegister(a.volumeStats)
 	return nil
+}
+
+// fileLabel returns what translates SELinux options of containers to the label of their files; nil: the kernel has no
+// SELinux.
+func fileLabel() func(*corev1.SELinuxOptions) (string, error) {
+	if !selinux.Enabled() {
+		return nil
+	}
+	return func(o *corev1.SELinuxOptions) (string, error) {
+		return selinux.FileLabel(o.User, o.Role, o.Type, o.Level)
+	}
 }
 
 // registered are the registered drivers, for csivolume.

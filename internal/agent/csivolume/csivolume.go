@@ -16,9 +16,9 @@
 //	<root>/pods/<uid>/volumes/kubernetes.io~csi/<name>/mount                            published to a pod
 //	<root>/pods/<uid>/volumes/kubernetes.io~csi/<name>/vol_data.json                    its record
 //
-// Block volumes have directories of their own (block.go), and so have those of kind nfs, which have no records (nfs.go).
-// One more key in a record, which a kubelet ignores, says that the call has succeeded. A record that a kubelet made does
-// not have it, so the call is made again, which drivers must allow.
+// Block volumes have directories of their own (block.go), and so have those of kind nfs, which have no records
+// (nfs.go). One more key in a record, which a kubelet ignores, says that the call has succeeded. A record that a
+// kubelet made does not have it, so the call is made again, which drivers must allow.
 //
 // # Invariants
 //
@@ -82,12 +82,15 @@ type API interface {
 	Sizes(ctx context.Context, claim types.NamespacedName, volume string) (size, has unit.Bytes, err error)
 }
 
-// Options are what a Manager needs. All are required but Took.
+// Options are what a Manager needs. All are required but Label and Took.
 type Options struct {
 	RootDir string // the agent's, without symbolic links
 	Node    string
 	Drivers Drivers
 	API     API
+	// Label returns the label of files for processes with SELinux options of the API. nil: the kernel has no SELinux, and
+	// no volume is mounted with a label.
+	Label func(*corev1.SELinuxOptions) (string, error)
 	// Share gives a volume to a pod's fsGroup, by its fsGroupChangePolicy.
 	Share    func(path string, pod *corev1.Pod) error
 	Recorder record.EventRecorder
@@ -160,6 +163,7 @@ type Place struct {
 	Path     string // a directory, or a block device
 	ReadOnly bool
 	Block    bool
+	Labelled bool // it is mounted with the SELinux label of the pod's containers
 }
 
 // WaitingError says why a volume is not there yet. Its pod is tried again when that changes, and has Events.
@@ -169,10 +173,15 @@ func (e *WaitingError) Error() string { return e.Why }
 
 // Want has a volume mounted for a pod, and returns where. A WaitingError means that it is not there yet.
 func (k *Manager) Want(ctx context.Context, pod *corev1.Pod, outer string, source *Source) (Place, error) {
-	place := Place{Path: k.target(source.id, pod.UID), ReadOnly: source.readOnly, Block: source.Block}
-	spec, err := k.specOf(ctx, source)
+	spec, err := k.specOf(ctx, pod, outer, source)
 	if err != nil {
 		return Place{}, err
+	}
+	place := Place{
+		Path:     k.target(source.id, pod.UID),
+		ReadOnly: source.readOnly,
+		Block:    source.Block,
+		Labelled: source.label != "",
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

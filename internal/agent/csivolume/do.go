@@ -238,7 +238,7 @@ func (k *Manager) stage(ctx context.Context, driver Driver, j job) (core.Outcome
 	if err := os.MkdirAll(filepath.Dir(target), dirMode); err != nil {
 		return core.Unsent, err
 	}
-	return given(core.Stage, target, stageRecord(j.id), func() error {
+	return given(core.Stage, target, stageRecord(j.id).withLabel(j.source.label), func() error {
 		// The agent makes this directory, by CSI's specification, and the driver that of a published volume.
 		if err := os.Mkdir(target, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
 			return &afterwards{err}
@@ -312,7 +312,7 @@ func (k *Manager) publish(ctx context.Context, driver Driver, j job) (core.Outco
 	case j.id.Block:
 		return k.publishBlock(j.id, j.pod, call)
 	}
-	return given(core.Publish, target, k.publishRecord(j.id), call)
+	return given(core.Publish, target, k.publishRecord(j.id).withLabel(s.label), call)
 }
 
 // expand has the file system of a volume grow, and records in the claim that it has.
@@ -438,6 +438,9 @@ func capability(driver Driver, j job) *csi.VolumeCapability {
 		return blockCapability(driver, j.source)
 	}
 	m := &csi.VolumeCapability_MountVolume{FsType: j.source.fsType, MountFlags: j.source.mountOptions}
+	if label := j.source.label; label != "" {
+		m.MountFlags = append(slices.Clone(m.MountFlags), labelOption(label))
+	}
 	if group := groupOf(j.pod); group != nil && driver.Can[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
 		m.VolumeMountGroup = strconv.FormatInt(*group, 10)
 	}

@@ -24,10 +24,15 @@ import (
 //	{"driverName":"d","volumeHandle":"h"}                                               of a staged volume
 //	{"attachmentID":"csi-...","driverName":"d","nodeName":"n","specVolID":"pv",
 //	 "volumeHandle":"h","volumeLifecycleMode":"Persistent"}                             of a published one
+//
+// Either has the SELinux label with which the volume is mounted, if it has one.
 const recordFile = "vol_data.json"
 
 // keyDone is the key that this agent adds when the call has succeeded.
 const keyDone = "plimsoll.dev/done"
+
+// keyLabel is the kubelet's key of the SELinux label.
+const keyLabel = "seLinuxMountContext"
 
 // recordMax bounds a record in bytes. Chosen: a handle may have 4 KiB or so, and a name 253 bytes.
 const recordMax = 64 << 10
@@ -62,6 +67,14 @@ func (k *Manager) publishRecord(i id) volData {
 		"volumeLifecycleMode": mode,
 		"attachmentID":        k.attachment(i),
 	}
+}
+
+// withLabel adds the SELinux label with which the volume is mounted, if there is one.
+func (r volData) withLabel(label string) volData {
+	if label != "" {
+		r[keyLabel] = label
+	}
+	return r
 }
 
 // write writes the record of the volume that is at target.
@@ -110,7 +123,8 @@ func (k *Manager) find() error {
 			i := r.id()
 			name := i.name("")
 			k.known(name, i)
-			k.r.Found(name, core.Spec{Driver: i.Driver, Stages: true, Attaches: true}, stateOf(r, target, points))
+			spec := core.Spec{Driver: i.Driver, Stages: true, Attaches: true, Label: r[keyLabel]}
+			k.r.Found(name, spec, stateOf(r, target, points))
 		}
 	}
 	published, _ := filepath.Glob(filepath.Join(k.RootDir, poddir.Pods, "*", poddir.Volumes, poddir.CSI, "*"))
@@ -122,7 +136,7 @@ func (k *Manager) find() error {
 			i.Spec = filepath.Base(dir)
 			name := i.name(uid)
 			k.known(name, i).pods[uid] = &want{id: i}
-			spec := core.Spec{Driver: i.Driver, Stages: k.hasStage(i), Attaches: !i.Inline}
+			spec := core.Spec{Driver: i.Driver, Stages: k.hasStage(i), Attaches: !i.Inline, Label: r[keyLabel]}
 			k.r.FoundPublished(name, core.Pod(uid), spec, stateOf(r, target, points))
 		}
 	}

@@ -87,6 +87,7 @@ type Source struct {
 	size, has    unit.Bytes           // of a persistent volume: its capacity, and what the claim's status says
 	migrated     bool                 // of a kind that was once part of Kubernetes
 	export       string               // of NFS: server:/path
+	label        string               // SELinux label with which it is mounted; set by Want
 }
 
 // FromMigrated returns the source of a volume that a pod's specification names in the words of a kind that was migrated
@@ -187,8 +188,8 @@ func (k *Manager) object(ctx context.Context, driver string) (*storagev1.CSIDriv
 	return object, nil
 }
 
-// specOf returns what the core has to know of a volume.
-func (k *Manager) specOf(ctx context.Context, s *Source) (core.Spec, error) {
+// specOf returns what the core has to know of a volume of a pod, and sets the label of s.
+func (k *Manager) specOf(ctx context.Context, pod *corev1.Pod, outer string, s *Source) (core.Spec, error) {
 	if s.NFS {
 		return core.Spec{}, nil
 	}
@@ -208,10 +209,13 @@ func (k *Manager) specOf(ctx context.Context, s *Source) (core.Spec, error) {
 		const text = "volume mode %q not supported by driver %s (only supports %q)"
 		return core.Spec{}, fmt.Errorf(text, mode, s.Driver, modes)
 	}
+	if s.label, err = k.labelOf(object, pod, outer, s); err != nil {
+		return core.Spec{}, err
+	}
 	return core.Spec{
 		Driver:    s.Driver,
 		Attaches:  !s.Inline && (object.Spec.AttachRequired == nil || *object.Spec.AttachRequired),
-		Exclusive: len(s.modes) == 1 && s.modes[0] == corev1.ReadWriteOncePod,
+		Exclusive: s.isExclusive(),
 		Republish: object.Spec.RequiresRepublish != nil && *object.Spec.RequiresRepublish,
 	}, nil
 }
@@ -223,12 +227,18 @@ func (k *Manager) withDriver(spec core.Spec, s *Source) core.Spec {
 		return spec
 	}
 	driver, _ := k.Drivers.Driver(s.Driver)
+	spec.Label = s.label
 	spec.Stages = !s.Inline && driver.Can[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME]
 	spec.Grows = driver.Can[csi.NodeServiceCapability_RPC_EXPAND_VOLUME] && !s.readOnly && s.claim.Name != ""
 	if spec.Grows && s.has > 0 && s.size > s.has {
 		spec.Expand = s.size
 	}
 	return spec
+}
+
+// isExclusive reports whether one pod at a time may have the volume.
+func (s *Source) isExclusive() bool {
+	return len(s.modes) == 1 && s.modes[0] == corev1.ReadWriteOncePod
 }
 
 // mode is the access mode that drivers are told.

@@ -50,6 +50,7 @@ type claimed struct {
 	readOnly bool   // by the pod's volume, for all its containers
 	byCSI    bool   // csivolume mounts it
 	block    bool   // path is a device
+	labelled bool   // the runtime must not change the SELinux labels of its files
 	usage    usage
 }
 
@@ -187,7 +188,8 @@ func (k *Manager) setUpCSI(ctx context.Context, s *podState, v *corev1.Volume, s
 	place, err := k.CSI.Want(ctx, s.pod, v.Name, source)
 	s.claims[v.Name] = claimed{
 		path: place.Path, plugin: pluginCSI + source.Driver, readOnly: place.ReadOnly, byCSI: true,
-		block: place.Block,
+		block:    place.Block,
+		labelled: place.Labelled,
 		usage: usage{
 			source: "csi/" + source.Driver,
 			kind:   source.Driver,
@@ -213,6 +215,7 @@ func (k *Manager) setUpNFS(
 	}
 	place, err := k.CSI.Want(ctx, s.pod, v.Name, source)
 	found := claimed{path: place.Path, plugin: pluginNFS, readOnly: place.ReadOnly, byCSI: true}
+	found.labelled = true // an export has one label, by its mount options or the policy
 	if err == nil {
 		found.usage = usageAt(place.Path, false)
 		found.usage.source = "nfs server " + nfs.Server // if it is away, that is so for all its exports

@@ -147,7 +147,7 @@ func (k *Manager) mount(s *podState, pod *corev1.Pod, c *corev1.Container, i int
 		Readonly:          vm.ReadOnly || readOnly(v) || behind.readOnly,
 		RecursiveReadOnly: recursive,
 		Propagation:       propagation,
-		SelinuxRelabel:    k.selinux && v.HostPath == nil && (!isClaim || behind.byCSI),
+		SelinuxRelabel:    k.selinux && v.HostPath == nil && (!isClaim || behind.byCSI) && !behind.labelled,
 	}, nil
 }
 

@@ -59,12 +59,16 @@ type truth struct {
 	record    record // what the shell wrote down
 	late      []Call // that the driver carries out after it was given up
 	size      unit.Bytes
+	label     string               // it is staged with
+	labels    bool                 // pods want it with labels, if it is for one pod at a time
+	since     map[Pod]unit.Instant // when the agent was told that a pod wants it
 }
 
 // record is what a shell has on disk: it is written before a call, and completed or removed after it.
 type record struct {
 	staged    State
 	published map[Pod]State
+	label     string
 }
 
 type model struct {
@@ -99,7 +103,10 @@ func newModel(t *testing.T, seed uint64) *model {
 				Exclusive: m.rnd.IntN(4) == 0, Republish: m.rnd.IntN(4) == 0,
 				Expand: unit.Bytes(m.rnd.IntN(2) * 100),
 			},
-			published: map[Pod]bool{}, record: record{published: map[Pod]State{}},
+			labels:    m.rnd.IntN(2) == 0,
+			published: map[Pod]bool{},
+			record:    record{published: map[Pod]State{}},
+			since:     map[Pod]unit.Instant{},
 		}
 	}
 	for i := range 4 {
@@ -220,12 +227,37 @@ func (m *model) want(pod Pod, name Name) {
 		m.wants[pod] = map[Name]bool{}
 	}
 	m.wants[pod][name] = true
-	m.r.Want(m.now, pod, name, m.volumes[name].spec)
+	if _, told := m.volumes[name].since[pod]; !told {
+		m.volumes[name].since[pod] = m.now
+	}
+	m.r.Want(m.now, pod, name, m.volumes[name].specFor(pod))
+}
+
+// specFor returns what the volume needs for a pod: pods have one of two labels.
+func (v *truth) specFor(pod Pod) Spec {
+	spec := v.spec
+	if v.labels && spec.Exclusive {
+		spec.Label = "label" + string(pod[len(pod)-1]%2+'0')
+	}
+	return spec
+}
+
+// first returns the pod that has wanted the volume for longest; empty: none wants it.
+func (v *truth) first() (first Pod) {
+	for _, pod := range slices.Sorted(maps.Keys(v.since)) {
+		if first == "" || v.since[pod] < v.since[first] {
+			first = pod
+		}
+	}
+	return first
 }
 
 func (m *model) release(pod Pod) {
 	m.say("%s goes", pod)
 	delete(m.wants, pod)
+	for _, v := range m.volumes {
+		delete(v.since, pod)
+	}
 	m.r.Release(pod)
 }
 
@@ -289,6 +321,7 @@ func (m *model) carryOut(c Call) {
 	switch c.Verb {
 	case Stage:
 		v.staged = true
+		v.label = v.specFor(c.Pod).Label
 	case Publish:
 		v.published[c.Pod] = true
 	case Unpublish:
@@ -315,11 +348,14 @@ func (m *model) crash() {
 	}
 	for _, name := range m.names() {
 		v := m.volumes[name]
+		clear(v.since)
 		if v.record.staged != No {
-			m.r.Found(name, v.spec, v.record.staged)
+			spec := v.spec
+			spec.Label = v.record.label
+			m.r.Found(name, spec, v.record.staged)
 		}
 		for pod, state := range v.record.published {
-			m.r.FoundPublished(name, pod, v.spec, state)
+			m.r.FoundPublished(name, pod, v.specFor(pod), state)
 		}
 	}
 	m.step()
@@ -369,7 +405,11 @@ func (m *model) judge(c Call) {
 		if v.record.staged == Yes {
 			m.bad("%v: staged already", c)
 		}
+		if first := v.first(); v.specFor(c.Pod).Label != v.specFor(first).Label {
+			m.bad("%v: %s waits for longer, for another label", c, first)
+		}
 		v.record.staged = Uncertain
+		v.record.label = v.specFor(c.Pod).Label
 	case Publish:
 		switch {
 		case !wanted:
@@ -378,6 +418,8 @@ func (m *model) judge(c Call) {
 			m.bad("%v: published already, or not yet: %v", c, v.record.published[c.Pod])
 		case v.spec.Stages && !v.staged && !c.Again:
 			m.bad("%v: not staged", c)
+		case v.spec.Stages && v.label != v.specFor(c.Pod).Label && !c.Again:
+			m.bad("%v: staged with label %q", c, v.label)
 		case m.blocked(c.Pod, c.Volume):
 			m.bad("%v: another pod has it", c)
 		}
@@ -390,10 +432,8 @@ func (m *model) judge(c Call) {
 		}
 		v.record.published[c.Pod] = Uncertain
 	case Unstage:
-		for pod, wants := range m.wants {
-			if wants[c.Volume] {
-				m.bad("%v: pod %s wants it", c, pod)
-			}
+		if pod := v.first(); pod != "" && v.specFor(pod).Label == v.record.label {
+			m.bad("%v: %s, which waits for longest, wants it with label %q", c, pod, v.record.label)
 		}
 		if len(v.published) > 0 {
 			m.bad("%v: published to %v", c, v.published)

@@ -18,7 +18,7 @@ import (
 //
 //	node                                     a new agent without knowledge
 //	driver NAME [gone]                       a driver registers, or goes
-//	want POD VOLUME [driver=D] [stages] [attaches] [exclusive] [republish] [grows] [expand=BYTES]
+//	want POD VOLUME [driver=D] [stages] [attaches] [exclusive] [republish] [grows] [expand=BYTES] [label=L]
 //	release POD                              its containers have ended
 //	found VOLUME yes|uncertain [stages ...]  it was staged before this agent began
 //	found VOLUME yes|uncertain pod=POD ...   it was published to a pod before
@@ -90,6 +90,8 @@ func (p *player) play() string {
 			spec.Exclusive = true
 		case "republish":
 			spec.Republish = true
+		case "label":
+			spec.Label = value
 		case "grows":
 			spec.Grows = true
 		case "expand":

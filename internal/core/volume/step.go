@@ -84,13 +84,16 @@ func (s *step) decide() {
 	s.notify(pods)
 }
 
-// inOrder returns the pods of a volume, those that have wanted it for longest first.
+// inOrder returns the pods of a volume in the order of compare.
 func (v *volume) inOrder() []Pod {
 	pods := slices.Collect(maps.Keys(v.uses))
-	slices.SortFunc(pods, func(a, b Pod) int {
-		return cmp.Or(cmp.Compare(v.uses[a].since, v.uses[b].since), cmp.Compare(a, b))
-	})
+	slices.SortFunc(pods, v.compare)
 	return pods
+}
+
+// compare orders pods: those that have wanted the volume for longest come first.
+func (v *volume) compare(a, b Pod) int {
+	return cmp.Or(cmp.Compare(v.uses[a].since, v.uses[b].since), cmp.Compare(a, b))
 }
 
 // call makes a call if none is on its way, its driver is there and it need not wait. It returns why not.
@@ -140,15 +143,37 @@ func (s *step) takeAway(pods []Pod) {
 
 // give stages the volume, and publishes it to the pods that want it.
 func (s *step) give(pods []Pod) {
+	v := s.v
 	for _, pod := range pods {
-		if u := s.v.uses[pod]; u.wanted && u.published != Yes && s.mayHave(pod) == None {
-			if s.v.spec.Stages && s.v.staged != Yes {
-				s.call(&s.v.again, Call{Verb: Stage, Pod: pod})
-			} else {
-				s.call(&u.again, Call{Verb: Publish, Pod: pod})
+		u := v.uses[pod]
+		if !u.wanted || u.published == Yes || s.mayHave(pod) != None {
+			continue
+		}
+		switch {
+		case v.hasOtherLabel(u):
+			s.undo(&v.again, &v.staged, Call{Verb: Unstage})
+		case v.spec.Stages && v.staged != Yes:
+			if v.call == nil && s.call(&v.again, Call{Verb: Stage, Pod: pod}) == Calling {
+				v.label = u.label
 			}
+		default:
+			s.call(&u.again, Call{Verb: Publish, Pod: pod})
 		}
 	}
+}
+
+// hasOtherLabel reports whether the volume must be unstaged before a pod can have it: it may be staged with another
+// label, and no pod has it.
+func (v *volume) hasOtherLabel(u *use) bool {
+	if !v.spec.Stages || v.staged == No || v.label == u.label {
+		return false
+	}
+	for _, other := range v.uses {
+		if other.published != No {
+			return false
+		}
+	}
+	return true
 }
 
 // mayHave returns why a volume must not be staged or published for a pod now.
@@ -162,14 +187,26 @@ func (s *step) mayHave(pod Pod) Reason {
 			return NotAttached
 		}
 	}
-	if v.spec.Exclusive {
-		for other, u := range v.uses {
-			if other != pod && u.published != No {
-				return Exclusive
-			}
-		}
+	if v.spec.Exclusive && v.isTaken(pod) {
+		return Exclusive
 	}
 	return None
+}
+
+// isTaken reports whether another pod has an exclusive volume, or waits for longer and needs another label: if both
+// were served, the volume would be staged for one and unstaged for the other in turns.
+func (v *volume) isTaken(pod Pod) bool {
+	u := v.uses[pod]
+	for other, w := range v.uses {
+		switch {
+		case other == pod:
+		case w.published != No:
+			return true
+		case w.wanted && u.published == No && w.label != u.label && v.compare(other, pod) < 0:
+			return true
+		}
+	}
+	return false
 }
 
 // isPublished reports whether some pod has the volume for certain.
@@ -282,7 +319,10 @@ func (v *volume) why(r *Reconciler, now unit.Instant, pod Pod) Reason {
 		return NoDriver
 	}
 	b, verb := &u.again, Publish
-	if v.spec.Stages && v.staged != Yes {
+	switch {
+	case v.hasOtherLabel(u):
+		b, verb = &v.again, Unstage
+	case v.spec.Stages && v.staged != Yes:
 		b, verb = &v.again, Stage
 	}
 	if over, _ := b.over(now, verb); !over {

@@ -20,6 +20,7 @@
 //   - Publish is called for a pod that wants the volume and does not have it for certain. If the driver wants to be
 //     called again and again (requiresRepublish), such a call is marked Again and changes nothing here.
 //   - Unpublish is called for a pod that does not want the volume, Unstage if no pod wants it or may have it.
+//   - A volume that is staged with another SELinux label than a pod wants is unstaged before the pod gets it.
 //   - A volume that was found, and that no pod has wanted since, stays staged until all pods of the node are known.
 //   - A volume is in use from the moment when a pod wants it until nothing of it is left, and that is reported before
 //     the first call for it. So no controller detaches what a pod has.
@@ -79,6 +80,9 @@ type Spec struct {
 	Exclusive bool   // one pod at a time may have it (ReadWriteOncePod)
 	Republish bool   // the driver wants to be called again and again for each pod
 	Grows     bool   // others may ask for a larger size, which nobody tells: it is looked at again and again
+	// Label is the SELinux label with which it is mounted for a pod; empty: without one. Only Exclusive volumes have
+	// labels: pods that have a volume at the same time see one label.
+	Label string
 
 	// Expand is the size to which the volume is to grow on the node; 0: it need not grow.
 	Expand unit.Bytes
@@ -151,6 +155,7 @@ type volume struct {
 	spec     Spec
 	uses     map[Pod]*use
 	staged   State
+	label    string     // with which it was staged last
 	call     *Call      // that has not ended
 	before   State      // of what the call takes away: before the call
 	expanded unit.Bytes // Spec.Expand of the last Expand that is not to be repeated
@@ -166,6 +171,7 @@ type volume struct {
 // use is what is known of a volume and one pod.
 type use struct {
 	wanted    bool
+	label     string       // with which the pod has it, or wants it
 	held      bool         // found; its containers may use it, until the pod is released
 	since     unit.Instant // when it began to be wanted
 	late      unit.Instant // when the user is told next that it is not there
@@ -242,6 +248,7 @@ func (r *Reconciler) Want(now unit.Instant, pod Pod, name Name, spec Spec) {
 	}
 	v.spec = spec
 	u := v.use(pod)
+	u.label = spec.Label
 	if !u.wanted {
 		u.wanted = true
 		u.since = now
@@ -288,6 +295,7 @@ func (r *Reconciler) Found(name Name, spec Spec, staged State) {
 		v.spec = spec
 	}
 	v.staged = staged
+	v.label = spec.Label
 }
 
 // FoundPublished records that a volume was published to a pod before. Until the pod is released, it may be in use.
@@ -298,6 +306,7 @@ func (r *Reconciler) FoundPublished(name Name, pod Pod, spec Spec, published Sta
 	}
 	u := v.use(pod)
 	u.published = published
+	u.label = spec.Label
 	u.held = published != No
 }
 

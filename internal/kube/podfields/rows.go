@@ -134,8 +134,8 @@ func podAreas() []Area {
 			{"spec.securityContext.seLinuxOptions", "user role type level", CarriedOut, ObserverContainer, ""},
 			{"spec.securityContext", "fsGroupChangePolicy", CarriedOut, "internal/agent/volume.TestFSGroupChangePolicy",
 				"of volumes of drivers and local ones; others are new with each pod"},
-			{"spec.securityContext", "seLinuxChangePolicy", NoEffect, "",
-				"concerns volumes of CSI drivers that mount with a label; the container runtime relabels all others"},
+			{"spec.securityContext", "seLinuxChangePolicy", CarriedOut, "internal/agent/csivolume.TestLabels",
+				"of volumes of CSI drivers with seLinuxMount that only one pod may have; the container runtime relabels all others"},
 			{"spec.securityContext", "windowsOptions*", NoEffect, "", "read by nodes with Windows only, as upstream"},
 		}},
 		{"Where a pod goes", []Group{
