@@ -60,10 +60,12 @@ func (m *memory) judge(has []int64) error {
 		m.withheld[i] += surplus
 		other, m.known = errOtherMemory, false
 		if m.withheld[i] < 0 {
-			return fmt.Errorf("numaNodes[%d]: memory %v, installed %v: the kernel leaves %v of that: describe less memory, or more installed", i, node.memory, node.installed, unit.Bytes(has[i]))
+			return fmt.Errorf("numaNodes[%d]: memory %v, installed %v: the kernel leaves %v of that: describe less memory, "+
+				"or more installed", i, node.memory, node.installed, unit.Bytes(has[i]))
 		}
 		if m.withheld[i] >= memoryBlock {
-			return fmt.Errorf("numaNodes[%d]: memory %v, installed %v: the kernel leaves %v of that: describe more memory, or less installed", i, node.memory, node.installed, unit.Bytes(has[i]))
+			return fmt.Errorf("numaNodes[%d]: memory %v, installed %v: the kernel leaves %v of that: describe more memory, "+
+				"or less installed", i, node.memory, node.installed, unit.Bytes(has[i]))
 		}
 	}
 	return other

@@ -21,9 +21,11 @@ type rootFile struct {
 var rootFiles = []rootFile{
 	// What base-passwd and dbus would have set up.
 	{path: "etc/passwd",
-		text: "root:x:0:0:root:/root:/bin/bash\nmessagebus:x:100:100::/nonexistent:/usr/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"},
+		text: "root:x:0:0:root:/root:/bin/bash\nmessagebus:x:100:100::/nonexistent:/usr/sbin/nologin\n" +
+			"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"},
 	{path: "etc/group",
-		text: "root:x:0:\ntty:x:5:\ndisk:x:6:\nkmem:x:15:\nadm:x:4:\nmessagebus:x:100:\nsystemd-journal:x:101:\nnogroup:x:65534:\n"},
+		text: "root:x:0:\ntty:x:5:\ndisk:x:6:\nkmem:x:15:\nadm:x:4:\nmessagebus:x:100:\nsystemd-journal:x:101:\n" +
+			"nogroup:x:65534:\n"},
 	{path: "etc/nsswitch.conf", text: "passwd: files\ngroup: files\nhosts: files dns\n"},
 	{path: "etc/fstab", text: "# Everything is mounted before systemd runs.\n"},
 	{path: "etc/machine-id", text: "uninitialized\n"},

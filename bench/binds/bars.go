@@ -73,7 +73,8 @@ func newReport(ctx context.Context, c config) *record.Report {
 		Notes: []string{
 			fmt.Sprintf("%d pods wait on %d nodes in %d zones", c.pods, c.nodes, c.zones),
 			control,
-			"upstream: default configuration, but for the client's limit: 5,000 requests/s in place of 50; ours: default configuration",
+			"upstream: default configuration, but for the client's limit: 5,000 requests/s in place of 50; ours: " +
+				"default configuration",
 			fmt.Sprintf("bare loop: POST of bindings, %d in flight, nodes in turn", c.workers),
 		},
 	}

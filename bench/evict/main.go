@@ -134,7 +134,8 @@ func run(ctx context.Context, c config) (bool, error) {
 		Title: "Evictions side by side", Program: "evict", Ours: plimsoll, Theirs: kubelet, Lines: lines(c.rates), Rounds: 1,
 		Args: os.Args[1:], Began: time.Now(),
 		Machine: append(record.Machine(ctx), record.Fact{Name: "plimsoll", Value: record.Output(ctx, c.plimsoll, "version")}),
-		Notes:   []string{fmt.Sprintf("%d runs a rate under plimsoll agent, %d under the kubelet; 1 GiB for all pods, threshold 100Mi", c.runs, c.kubeletRuns)},
+		Notes: []string{fmt.Sprintf("%d runs a rate under plimsoll agent, %d under the kubelet; 1 GiB for all pods, "+
+			"threshold 100Mi", c.runs, c.kubeletRuns)},
 	}
 	var problems []error
 	for _, side := range c.sides {

@@ -62,7 +62,8 @@ func newReport(ctx context.Context, c config) *record.Report {
 			Args: os.Args[1:], Began: time.Now(), Machine: facts,
 			Notes: []string{
 				fmt.Sprintf("%d nodes in %d zones, all of which die; grace %s for all", c.nodes, c.zones, c.grace),
-				fmt.Sprintf("another client: %d requests a second, of four two GETs, a LIST of %d objects and a PATCH, counted from when each was due", c.rate, otherObjects),
+				fmt.Sprintf("another client: %d requests a second, of four two GETs, a LIST of %d objects and a PATCH, "+
+					"counted from when each was due", c.rate, otherObjects),
 				fmt.Sprintf("at rest for %s; a controller that has not marked all %s after their grace is cut off", c.steady,
 					c.markLimit),
 			},
@@ -91,7 +92,8 @@ func noise(measurements []*record.Measurement) (warnings []string) {
 		}
 		for _, name := range []string{"wronged", "wronged_some", "wronged_zone"} {
 			if n := m.Values[name]; n > 0 {
-				warn("%v nodes that were beating were not Ready: the machine was too slow for their leases, or the controller was wrong", n)
+				warn("%v nodes that were beating were not Ready: the machine was too slow for their leases, "+
+					"or the controller was wrong", n)
 			}
 		}
 	}

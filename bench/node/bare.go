@@ -50,9 +50,9 @@ type barePod struct {
 // restMarker is the file whose existence makes the bare side's agent do nothing.
 const restMarker = "rest"
 
-// bareAgent writes the script that `up` runs as the agent of the bare side. Until the file restMarker exists, the script
-// becomes plimsoll agent, which makes the node Ready and prepares its cgroups. From then on it becomes a program that
-// does nothing.
+// bareAgent writes the script that `up` runs as the agent of the bare side. Until the file restMarker exists, the
+// script becomes plimsoll agent, which makes the node Ready and prepares its cgroups. From then on it becomes a program
+// that does nothing.
 func (r *rig) bareAgent() (string, error) {
 	ours, err := filepath.Abs(r.plane.Plimsoll)
 	if err != nil {

@@ -32,7 +32,8 @@ func newReport(ctx context.Context, c config, args []string) *record.Report {
 
 // conditions is the line of the report that says how it was measured.
 func conditions(c config) string {
-	text := fmt.Sprintf("windows: idle %s, steady %s, each after %s of rest, in %d of the rounds; %d pods one by one a round",
+	text := fmt.Sprintf("windows: idle %s, steady %s, each after %s of rest, in %d of the rounds; "+
+		"%d pods one by one a round",
 		c.idle, c.steady, c.settle, min(c.steadyRounds, c.rounds), c.singles)
 	if c.probes {
 		text += "; each pod has an HTTP readiness probe each second"

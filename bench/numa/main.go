@@ -51,12 +51,14 @@ func main() {
 	klog.SetLogger(logr.Discard())
 	var report strings.Builder
 	fmt.Fprintf(&report,
-		"# CPUs and NUMA nodes, decided\n\nWritten by `bench/numa`. %s, %s. %d rounds, sides in turn; medians; times is upstream / ours.\n\n", time.Now().UTC().Format("2006-01-02"), runtime.Version(), *rounds)
+		"# CPUs and NUMA nodes, decided\n\nWritten by `bench/numa`. %s, %s. %d rounds, sides in turn; medians; "+
+			"times is upstream / ours.\n\n", time.Now().UTC().Format("2006-01-02"), runtime.Version(), *rounds)
 	for _, f := range record.Machine(context.Background()) {
 		fmt.Fprintf(&report, "- %s: %s\n", f.Name, f.Value)
 	}
 	report.WriteString("\n")
-	report.WriteString("| what | ours: time, bytes, allocations | upstream | times | spread of ours | bar | met |\n|---|---|---|---|---|---|---|\n")
+	report.WriteString("| what | ours: time, bytes, allocations | upstream | times | spread of ours | bar | met |\n" +
+		"|---|---|---|---|---|---|---|\n")
 	ok := true
 	for _, p := range pairs(*long) {
 		row, met := measure(p, *rounds)

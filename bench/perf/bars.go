@@ -73,7 +73,8 @@ func newReport(ctx context.Context, c config, play []*workload, out []left) *rec
 		"workloads of " + kubernetesModule + ", " + workloadsDir + ", labelled " + fmt.Sprint(c.labels),
 		fmt.Sprintf("API server and etcd of `plimsoll up --gc-percent %d` on the same machine; no kube-controller-manager",
 			c.gcPercent),
-		"upstream: default configuration and feature gates, but for the client's limit: 5,000 requests/s in place of 50; ours: default configuration",
+		"upstream: default configuration and feature gates, but for the client's limit: 5,000 requests/s in place of 50; " +
+			"ours: default configuration",
 	}
 	if len(c.upstreamArgs) > 0 {
 		notes = append(notes, fmt.Sprintf("upstream has these arguments more: %v", c.upstreamArgs))

@@ -32,7 +32,8 @@ func (p *Plane) KubeScheduler(log, program string, limited bool, more ...string)
 		connection = fmt.Sprintf("{kubeconfig: %s}", p.Kubeconfig())
 	}
 	file := filepath.Join(p.Dir, filepath.Base(log)+".yaml")
-	text := "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nleaderElection: {leaderElect: false}\nclientConnection: " + connection + "\n"
+	text := "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n" +
+		"leaderElection: {leaderElect: false}\nclientConnection: " + connection + "\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}

@@ -185,9 +185,11 @@ var waits = []struct {
 		if i%2 == 1 {
 			key = hostname
 		}
-		p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
-			termFor(key, map[string]string{"app": fmt.Sprint("partner-", i)}),
-		}}}
+		p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+				termFor(key, map[string]string{"app": fmt.Sprint("partner-", i)}),
+			},
+		}}
 		return p
 	}},
 	{"zones", func(i int) *corev1.Pod {
@@ -344,7 +346,9 @@ func capacitiesCase(nodes int) scenario {
 			Spec: corev1.PersistentVolumeClaimSpec{
 				StorageClassName: &name, VolumeMode: &filesystem,
 				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-				Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}},
+				Resources: corev1.VolumeResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")},
+				},
 			}}
 		c.Status.Phase = corev1.ClaimPending
 		return seen(c)
@@ -363,10 +367,12 @@ func labelsCase(nodes int) scenario {
 	change0 := s.change
 	s.change = func(i int, p *corev1.Pod) {
 		if change0(i, p); i%2 == 1 {
-			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key,
-					Operator: corev1.NodeSelectorOpExists}}}},
-			}}}
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+					NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key,
+						Operator: corev1.NodeSelectorOpExists}}}},
+				},
+			}}
 		}
 	}
 	s.before = func(i int) []change {

@@ -12,9 +12,11 @@ import (
 func (o *options) sweep() (string, bool) {
 	var b strings.Builder
 	fmt.Fprintf(&b,
-		"## How cost grows\n\nOurs alone, on the mixed cluster with %d nodes, %d kinds, %d waiting pods and %v other events for each pod that comes, but for\n",
+		"## How cost grows\n\nOurs alone, on the mixed cluster with %d nodes, %d kinds, "+
+			"%d waiting pods and %v other events for each pod that comes, but for\n",
 		sweepFrom.nodes, sweepFrom.kinds, sweepFrom.waiting, sweepFrom.churn)
-	b.WriteString("what a line says. The exponent tells the growth since the line before: 0 does not grow, 1 grows alike, 2 with the square.\n\n")
+	b.WriteString("what a line says. The exponent tells the growth since the line before: 0 does not grow, " +
+		"1 grows alike, 2 with the square.\n\n")
 	b.WriteString("| | CPU/pod | p99 | exponent |\n|---|---|---|---|\n")
 	for axis := range axes {
 		if !o.only.MatchString(axes[axis].name) {

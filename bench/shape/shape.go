@@ -211,17 +211,21 @@ func (k *kind) selector() *metav1.LabelSelector {
 }
 
 func hostApart(k *kind, p *corev1.Pod) {
-	around(p).PodAntiAffinity = &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
-		{LabelSelector: k.selector(), TopologyKey: corev1.LabelHostname},
-	}}
+	around(p).PodAntiAffinity = &corev1.PodAntiAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+			{LabelSelector: k.selector(), TopologyKey: corev1.LabelHostname},
+		},
+	}
 }
 
 func hostRatherApart(k *kind, p *corev1.Pod) {
 	if around(p).PodAntiAffinity == nil {
-		p.Spec.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
-			{Weight: 100, PodAffinityTerm: corev1.PodAffinityTerm{LabelSelector: k.selector(),
-				TopologyKey: corev1.LabelHostname}},
-		}}
+		p.Spec.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
+				{Weight: 100, PodAffinityTerm: corev1.PodAffinityTerm{LabelSelector: k.selector(),
+					TopologyKey: corev1.LabelHostname}},
+			},
+		}
 	}
 }
 

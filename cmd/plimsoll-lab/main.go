@@ -159,8 +159,9 @@ func restoreTerminal() func() {
 
 func newExecCommand(o *lab.Options) *cobra.Command {
 	c := &cobra.Command{
-		Use:     "exec MACHINE -- COMMAND [ARG...]",
-		Short:   "Boot a machine, run one command in it with standard input and outputs connected, and exit with its exit code",
+		Use: "exec MACHINE -- COMMAND [ARG...]",
+		Short: "Boot a machine, run one command in it with standard input and outputs connected, " +
+			"and exit with its exit code",
 		Example: "  plimsoll-lab exec two-socket -- numactl --hardware",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {

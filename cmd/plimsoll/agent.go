@@ -52,9 +52,11 @@ stops no container; when it starts again, it continues with the running containe
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.kubeconfig, "kubeconfig", "",
-		"kubeconfig with the agent's identity (system:node:<name>); required. It is written if --bootstrap-kubeconfig is used")
+		"kubeconfig with the agent's identity (system:node:<name>); required. It is written if "+
+			"--bootstrap-kubeconfig is used")
 	flags.StringVar(&f.bootstrap, "bootstrap-kubeconfig", "",
-		"kubeconfig, for example with a bootstrap token, to request the node's client certificate with, if --kubeconfig cannot be used; --kubeconfig is then written")
+		"kubeconfig, for example with a bootstrap token, to request the node's client certificate with, "+
+			"if --kubeconfig cannot be used; --kubeconfig is then written")
 	flags.StringVar(&f.certDir, "cert-dir", "",
 		"directory of the node's certificates and keys (default: pki in --root-dir)")
 	flags.StringVar(&f.config, "config", "", "KubeletConfiguration file (default: upstream's defaults)")
@@ -62,14 +64,16 @@ stops no container; when it starts again, it continues with the running containe
 	flags.StringVar(&f.pluginsDir, "device-plugins-dir", "",
 		"directory of kubelet.sock, where device plugins register (default: device-plugins in --root-dir)")
 	flags.StringVar(&f.credentialConfig, "image-credential-provider-config", "",
-		"CredentialProviderConfig file, or a directory of such files: the plugins that have credentials for images (default: no plugins)")
+		"CredentialProviderConfig file, or a directory of such files: the plugins that have credentials for images "+
+			"(default: no plugins)")
 	flags.StringVar(&f.credentialDir, "image-credential-provider-bin-dir", "",
 		"directory of the plugins' programs; required with --image-credential-provider-config")
 	flags.StringVar(&f.endpoint, "container-runtime-endpoint", "",
 		"CRI socket; overrides containerRuntimeEndpoint of the configuration")
 	flags.StringVar(&f.hostname, "hostname-override", "", "name of the node (default: the host name in lower case)")
 	flags.StringVar(&f.nodeIP, "node-ip", "",
-		"address of the node, or two of different families; 0.0.0.0 or :: means any of that family (default: the address of the host name, else of the default route's interface)")
+		"address of the node, or two of different families; 0.0.0.0 or :: means any of that family (default: "+
+			"the address of the host name, else of the default route's interface)")
 	flags.StringVar(&f.cloud, "cloud-provider", "",
 		"external: an external cloud controller manages the Node: it sets the addresses, and pods wait for it")
 	flags.StringVar(&f.labels, "node-labels", "", "labels to register with: key=value,...")
@@ -77,13 +81,15 @@ stops no container; when it starts again, it continues with the running containe
 	flags.IntVar(&f.starts, "pod-starts", 0, fmt.Sprintf("how many pods may start at the same time; 0: %d per CPU",
 		agent.StartsPerCPU))
 	flags.BoolVar(&f.createMissingCgroups, "create-missing-cgroups", false,
-		"create the cgroups that systemReservedCgroup and kubeReservedCgroup name if they are missing, instead of ending with an error")
+		"create the cgroups that systemReservedCgroup and kubeReservedCgroup name if they are missing, "+
+			"instead of ending with an error")
 	flags.StringVar(&f.memorySignal, "memory-signal", memorySignalUpstream,
 		"what counts as available memory for evictions: "+memorySignalUpstream+
 			": as in the kubelet, which does not count active page cache; "+string(eviction.SignalAvailable)+
 			": everything that the kernel can drop and the swap that pods may use, but not huge pages")
 	flags.BoolVar(&f.reclaimMemory, "reclaim-memory", false,
-		"when memory becomes short, make the kernel reclaim memory of pods above their requests before any pod is evicted (cgroup v2)")
+		"when memory becomes short, make the kernel reclaim memory of pods above their requests before any pod is "+
+			"evicted (cgroup v2)")
 	return c
 }
 

@@ -17,9 +17,9 @@ func newDownCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "down",
 		Short: "Stop the cluster that up started, and leave nothing running or mounted",
-		Long: `Stop the components and the pods of this machine's cluster and remove what they left: processes, mounts, cgroups, network
-interfaces and rules. The cluster's data stay in the state directory for the next "plimsoll up", unless
---purge removes them too. It works after any crash. It is no error if the cluster is not up.`,
+		Long: `Stop the components and the pods of this machine's cluster and remove what they left: processes, mounts,
+cgroups, network interfaces and rules. The cluster's data stay in the state directory for the next "plimsoll up",
+unless --purge removes them too. It works after any crash. It is no error if the cluster is not up.`,
 		Example: `  plimsoll down
   plimsoll down --purge                 # remove all data too`,
 		Args: cobra.NoArgs,

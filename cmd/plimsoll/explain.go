@@ -18,8 +18,9 @@ func newExplainCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "explain",
 		Short: "Say why something was done to a pod or a node, with numbers",
-		Long: `Say why something was done to a pod or a node, with the numbers behind the decision. Nodes with plimsoll's agent keep a
-journal of their evictions: which thresholds were met, the order of the pods, and which pods were evicted.`,
+		Long: `Say why something was done to a pod or a node, with the numbers behind the decision. Nodes with plimsoll's
+agent keep a journal of their evictions: which thresholds were met, the order of the pods, and which pods were
+evicted.`,
 		Example: `  plimsoll explain pod web-0
   plimsoll explain node worker-3`,
 	}
@@ -81,9 +82,9 @@ func newExplainPodCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "pod NAME",
 		Short: "Say why a pod was evicted",
-		Long: `Say why a pod was evicted: which thresholds were met, how much was available and how much was missing; the pods of its node in the
-order of eviction, with what each used and requested; which pods were evicted, and how long it took. The pod's node answers from
-its journal, which outlives the pod and the agent. Nothing is changed.`,
+		Long: `Say why a pod was evicted: which thresholds were met, how much was available and how much was missing; the
+pods of its node in the order of eviction, with what each used and requested; which pods were evicted, and how long it
+took. The pod's node answers from its journal, which outlives the pod and the agent. Nothing is changed.`,
 		Example: `  plimsoll explain pod web-0 --namespace shop
   plimsoll explain pod web-0 --node worker-3 -o json`,
 	}
@@ -106,8 +107,8 @@ func newExplainNodeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "node NAME",
 		Short: "Say what a node decided about its pods",
-		Long: `Say what a node decided about its pods: every eviction that its journal still has, the newest last, and the changes of pressure
-without an eviction. Nothing is changed.`,
+		Long: `Say what a node decided about its pods: every eviction that its journal still has, the newest last, and the
+changes of pressure without an eviction. Nothing is changed.`,
 		Example: `  plimsoll explain node worker-3 --last 20`,
 	}
 	f.add(c)

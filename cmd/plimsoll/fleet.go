@@ -32,8 +32,9 @@ func newFleetCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "fleet",
 		Short: "Run hollow nodes: nodes without containers, to load-test a control plane",
-		Long: `Run many hollow nodes in one process. They register, renew their leases and report their status like real nodes. Pods bound to
-them become Running, with addresses from 198.18.0.0/15, and end when they are deleted, but no container is started.
+		Long: `Run many hollow nodes in one process. They register, renew their leases and report their status like real
+nodes. Pods bound to them become Running, with addresses from 198.18.0.0/15, and end when they are deleted, but no
+container is started.
 
 Hollow nodes have the label plimsoll.dev/hollow=true and no taint. They remain when the process ends; delete them with
 kubectl delete nodes -l plimsoll.dev/hollow=true.
@@ -202,9 +203,10 @@ for=DURATION ends the fault after that time.`,
 func newFleetStatusCommand() *cobra.Command {
 	var socket func() (string, error)
 	c := &cobra.Command{
-		Use:     "status",
-		Short:   "Show the state of a running fleet, as JSON",
-		Long:    `Show how many nodes of a running fleet are registered and faulty, and how many requests they made and how long those took.`,
+		Use:   "status",
+		Short: "Show the state of a running fleet, as JSON",
+		Long: `Show how many nodes of a running fleet are registered and faulty, and how many requests they made and how
+long those took.`,
 		Example: `  plimsoll fleet status`,
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -18,8 +18,8 @@ func newImageCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "image",
 		Short: "Load, list and remove images on this machine's nodes",
-		Long: `Load images from archives into the container runtime of each of this machine's nodes, list their images, remove some.
-A pod uses a loaded image without a pull unless its imagePullPolicy is Always.`,
+		Long: `Load images from archives into the container runtime of each of this machine's nodes, list their images,
+remove some. A pod uses a loaded image without a pull unless its imagePullPolicy is Always.`,
 		Example: `  plimsoll image load app.tar
   plimsoll image ls`,
 		Args: cobra.NoArgs,
@@ -33,9 +33,9 @@ func newImageLoadCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "load FILE...",
 		Short: "Load the images of archives",
-		Long: `Load all images of each archive into the container runtime of each node, under their names in the archive. An archive is what
-docker save, podman save, buildah push or skopeo copy writes, compressed with gzip or not; - is standard input. Images that
-the runtime has under the same names are replaced; running pods are not changed.`,
+		Long: `Load all images of each archive into the container runtime of each node, under their names in the archive. An
+archive is what docker save, podman save, buildah push or skopeo copy writes, compressed with gzip or not; - is
+standard input. Images that the runtime has under the same names are replaced; running pods are not changed.`,
 		Example: `  plimsoll image load app.tar
   docker save localhost/app:1 | plimsoll image load -`,
 		Args: cobra.MinimumNArgs(1),
@@ -95,8 +95,8 @@ func newImageListCommand() *cobra.Command {
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List the images that the runtime has",
-		Long: `List the images of this machine's container runtimes, with one line for each name: pulled images, loaded images, and our
-own. It changes nothing. Sizes are as the runtime counts them: containerd counts compressed layers.`,
+		Long: `List the images of this machine's container runtimes, with one line for each name: pulled images, loaded
+images, and our own. It changes nothing. Sizes are as the runtime counts them: containerd counts compressed layers.`,
 		Example: `  plimsoll image ls
   plimsoll image ls -o json`,
 		Args: cobra.NoArgs,
@@ -135,8 +135,8 @@ func newImageRemoveCommand() *cobra.Command {
 		Use:     "rm IMAGE...",
 		Aliases: []string{"remove"},
 		Short:   "Remove images, by name or id",
-		Long: `Remove images with all their names. An image is not removed if a container uses it, or if it is that of the pause
-container. The agent itself removes unused images when the disk is short of space.`,
+		Long: `Remove images with all their names. An image is not removed if a container uses it, or if it is that of the
+pause container. The agent itself removes unused images when the disk is short of space.`,
 		Example: `  plimsoll image rm localhost/app:1`,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {

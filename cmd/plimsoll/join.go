@@ -41,9 +41,9 @@ func newJoinCommand() *cobra.Command {
 		Use:   "join SERVER",
 		Short: "Make this machine a node of a cluster on another machine",
 		Long: `Run an agent, a container runtime and kube-proxy on this machine, supervised, as a node of the cluster whose
-kube-apiserver is at SERVER (https://HOST:PORT), until Ctrl-C or "plimsoll down". "plimsoll token create" on the server
-prints the whole command. The token is needed once, to request the node's certificates, which the node then renews itself.
-Run again after any crash, join needs no token: it takes over what still runs and restarts the rest.
+kube-apiserver is at SERVER (https://HOST:PORT), until Ctrl-C or "plimsoll down". "plimsoll token create" on the
+server prints the whole command. The token is needed once, to request the node's certificates, which the node then
+renews itself. Run again after any crash, join needs no token: it takes over what still runs and restarts the rest.
 
 The cluster needs "plimsoll up --bind-address". The machines must share a network: routes
 through the nodes' addresses connect the pods of different nodes. If the cluster has several servers, the node goes to

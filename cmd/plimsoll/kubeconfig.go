@@ -13,8 +13,8 @@ func newKubeconfigCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "kubeconfig",
 		Short: "Print the path of the admin kubeconfig",
-		Long: `Print the path of the kubeconfig with which an administrator accesses this machine's cluster. It contains the address of the API
-server and a client key; only its owner can read it.`,
+		Long: `Print the path of the kubeconfig with which an administrator accesses this machine's cluster. It contains the
+address of the API server and a client key; only its owner can read it.`,
 		Example: `  export KUBECONFIG=$(plimsoll kubeconfig)`,
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

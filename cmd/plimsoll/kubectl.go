@@ -15,9 +15,9 @@ func newKubectlCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "kubectl [--instance NAME] [--state-dir DIR] ARGUMENT...",
 		Short: "Run kubectl on the cluster that up started",
-		Long: `Run upstream's kubectl, which is part of plimsoll-controlplane, with the admin kubeconfig of this machine's cluster.
---instance and --state-dir, if given, come first and select the cluster; all other arguments are for kubectl. Without
-them kubectl uses KUBECONFIG if it is set, so that it can access any cluster, from any machine.`,
+		Long: `Run upstream's kubectl, which is part of plimsoll-controlplane, with the admin kubeconfig of this machine's
+cluster. --instance and --state-dir, if given, come first and select the cluster; all other arguments are for kubectl.
+Without them kubectl uses KUBECONFIG if it is set, so that it can access any cluster, from any machine.`,
 		Example: `  plimsoll kubectl get nodes
   plimsoll kubectl --instance test describe node`,
 		DisableFlagParsing: true, // the flags are for kubectl

@@ -19,11 +19,13 @@ func newLifecycleCommand() *cobra.Command {
 		Use:   "lifecycle",
 		Short: "Monitor the health of nodes, and evict pods from nodes that are lost",
 		Long: `Monitor the health of nodes, instead of kube-controller-manager's node-lifecycle-controller and
-taint-eviction-controller; run kube-controller-manager with --controllers=*,-node-lifecycle-controller,-taint-eviction-controller.
+taint-eviction-controller; run kube-controller-manager with
+--controllers=*,-node-lifecycle-controller,-taint-eviction-controller.
 
-Taints follow conditions at once. A node that renewed no Lease for --node-monitor-grace-period, and the pods on it, are marked
-not ready at once. It gets a NoExecute taint at the eviction rate of its zone, and its pods are evicted when their tolerations
-expire. No node is marked while the watch of the API server is broken. If several of these processes run, one of them acts.
+Taints follow conditions at once. A node that renewed no Lease for --node-monitor-grace-period, and the pods on it,
+are marked not ready at once. It gets a NoExecute taint at the eviction rate of its zone, and its pods are evicted
+when their tolerations expire. No node is marked while the watch of the API server is broken. If several of these
+processes run, one of them acts.
 
 Flags restore upstream's behaviour where this differs: --pace-by-room=false, --respect-disruption-budgets=false (the
 default), --collect-pods=false, --node-monitor-period=5s, --pod-eviction-attempts=5.`,

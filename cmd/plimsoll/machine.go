@@ -18,15 +18,15 @@ func newMachineCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "machine",
 		Short: "Print a description of this machine: CPUs, NUMA nodes, caches, memory, huge pages, file systems",
-		Long: `Print a description of this machine, read from /sys and /proc: NUMA nodes with their CPUs, memory, huge pages and distances,
-sockets, dies, cores and their threads, groups that share an L3 cache, offline and isolated CPUs, the nodes of PCI
-devices, swap, file systems. It needs no root, and no cluster.
+		Long: `Print a description of this machine, read from /sys and /proc: NUMA nodes with their CPUs, memory, huge pages
+and distances, sockets, dies, cores and their threads, groups that share an L3 cache, offline and isolated CPUs, the
+nodes of PCI devices, swap, file systems. It needs no root, and no cluster.
 
 The whatif verbs read the output. Absent fields have their default: without threadSiblings, no SMT; without sockets, one
 per NUMA node with CPUs; without dies or l3, one per socket; without imagefs, the same as nodefs.
 
-memory is what the kernel can use of a NUMA node's memory; a Node's capacity is computed from it. installed is what the firmware
-reported, in whole memory blocks; the kernel uses a part of that itself, which differs from boot to boot.`,
+memory is what the kernel can use of a NUMA node's memory; a Node's capacity is computed from it. installed is what
+the firmware reported, in whole memory blocks; the kernel uses a part of that itself, which differs from boot to boot.`,
 		Example: `  plimsoll machine > machine.yaml
   plimsoll machine -o table`,
 		Args: cobra.NoArgs,

@@ -30,9 +30,9 @@ func newNodeRemoveCommand() *cobra.Command {
 		Use:     "remove NAME",
 		Aliases: []string{"rm"},
 		Short:   "Evict a node's pods, let its machine leave the cluster, and delete the node",
-		Long: `Evict the pods of a node, respecting disruption budgets; ask its machine to leave, which ends everything that "plimsoll
-join" runs there and removes its state; then delete the node. Data in emptyDir volumes are lost. Run it on the machine
-with the control plane. If the node's machine is gone, it does not wait for the pods to end.`,
+		Long: `Evict the pods of a node, respecting disruption budgets; ask its machine to leave, which ends everything that
+"plimsoll join" runs there and removes its state; then delete the node. Data in emptyDir volumes are lost. Run it on
+the machine with the control plane. If the node's machine is gone, it does not wait for the pods to end.`,
 		Example: `  plimsoll node remove worker-1
   plimsoll node remove worker-1 --force`,
 		Args: cobra.ExactArgs(1),

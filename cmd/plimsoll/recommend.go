@@ -37,16 +37,17 @@ func newRecommendReservationsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "reservations",
 		Short: "Measure what system, runtime and agent use, and print systemReserved and kubeReserved",
-		Long: `Measure what this machine uses outside its pods, and print systemReserved and kubeReserved for a KubeletConfiguration, with
-the reasons, next to what the formulas of GKE, EKS, AKS and OpenShift would reserve here.
+		Long: `Measure what this machine uses outside its pods, and print systemReserved and kubeReserved for a
+KubeletConfiguration, with the reasons, next to what the formulas of GKE, EKS, AKS and OpenShift would reserve here.
 
-kubeReserved is for the container runtime (with its shims) and the node agent, systemReserved for everything else outside the pods:
-daemons, logins, short-lived programs, the kernel. Memory is what cannot be reclaimed: the page cache does not count. CPU
-is the 99th percentile of the samples and memory is the peak, plus a tenth each; what the runtime needs for each pod is
-extrapolated to --max-pods. Measure a node while it is busiest: the result only has what happened during the measurement.
+kubeReserved is for the container runtime (with its shims) and the node agent, systemReserved for everything else
+outside the pods: daemons, logins, short-lived programs, the kernel. Memory is what cannot be reclaimed: the page
+cache does not count. CPU is the 99th percentile of the samples and memory is the peak, plus a tenth each; what the
+runtime needs for each pod is extrapolated to --max-pods. Measure a node while it is busiest: the result only has what
+happened during the measurement.
 
-An interrupt ends the measurement early and prints the result so far. It works on any Linux machine, node or not, with cgroup v1
-or v2; with root it reads memory exactly.`,
+An interrupt ends the measurement early and prints the result so far. It works on any Linux machine, node or not, with
+cgroup v1 or v2; with root it reads memory exactly.`,
 		Example: `  plimsoll recommend reservations --for 10m
   plimsoll recommend reservations --for 24h --max-pods 250 -o json`,
 		Args: cobra.NoArgs,
@@ -58,7 +59,8 @@ or v2; with root it reads memory exactly.`,
 	flags.Int64Var(&o.MaxPods, "max-pods", 110, "pods that the node may have (maxPods of its configuration)")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if o.Every < 100*time.Millisecond || o.For < o.Every || o.MaxPods < 1 {
-			return usageError{errors.New("--every: want 100ms or more; --for: want at least --every; --max-pods: want at least 1")}
+			return usageError{errors.New("--every: want 100ms or more; --for: want at least --every; --max-pods: " +
+				"want at least 1")}
 		}
 		dir, err := filepath.Abs(".")
 		if err != nil {

@@ -25,14 +25,14 @@ func newSchedulerCommand() *cobra.Command {
 		Long: `Place pods on nodes, instead of kube-scheduler or next to it under another --scheduler-name.
 
 Every node is considered for every pod, by the default profile of kube-scheduler 1.36 or by those of a
-KubeSchedulerConfiguration, the file that kube-scheduler reads (--config). Flags override the file. Resource claims and gangs
-are not supported yet: a pod that requires one stays pending, with an Event that says so.
+KubeSchedulerConfiguration, the file that kube-scheduler reads (--config). Flags override the file. Resource claims
+and gangs are not supported yet: a pod that requires one stays pending, with an Event that says so.
 
-It accepts kube-scheduler's flags, so that existing command lines and manifests work; flags without an effect say so here and in the log.
-If plimsoll is started under the name kube-scheduler, it runs this verb.
+It accepts kube-scheduler's flags, so that existing command lines and manifests work; flags without an effect say so
+here and in the log. If plimsoll is started under the name kube-scheduler, it runs this verb.
 
-Where agents report their NUMA nodes (NodeResourceTopology), pods that get CPUs, memory or devices assigned go only where the
-agent can assign them; in the file that rule is called NodeResourceTopologyMatch.`,
+Where agents report their NUMA nodes (NodeResourceTopology), pods that get CPUs, memory or devices assigned go only
+where the agent can assign them; in the file that rule is called NodeResourceTopologyMatch.`,
 		Example: `  plimsoll scheduler --kubeconfig /etc/kubernetes/scheduler.conf
   plimsoll scheduler --config /etc/kubernetes/scheduler.yaml`,
 		Args: cobra.NoArgs,

@@ -154,7 +154,8 @@ func (u *upstreamFlags) client(agent string, kubeconfigs ...string) (*kube.Clien
 	kubeconfig := cmp.Or(kubeconfigs...)
 	if kubeconfig == "" && u.master == "" && os.Getenv("KUBERNETES_SERVICE_HOST") == "" {
 		return nil,
-			errors.New("--kubeconfig: required outside of a pod, as a flag or as clientConnection.kubeconfig in the file of --config")
+			errors.New("--kubeconfig: required outside of a pod, as a flag or as clientConnection.kubeconfig in the " +
+				"file of --config")
 	}
 	// Writes have no rate limit: they are bounded by --binds-in-flight and by how the server answers.
 	return kube.NewClient(kube.Options{Kubeconfig: kubeconfig, Master: u.master, UserAgent: agent, QPS: -1})

@@ -26,9 +26,9 @@ func newSimCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "sim",
 		Short: "Simulate a cluster's nodes and their controller in virtual time",
-		Long: `Simulate nodes that send heartbeats, fail and return, and the lifecycle controller, in virtual time, with the same
-code that decides in the agent and in plimsoll lifecycle. It needs no cluster and no root. The same options and seed give the same
-outcome and the same trace.
+		Long: `Simulate nodes that send heartbeats, fail and return, and the lifecycle controller, in virtual time, with the
+same code that decides in the agent and in plimsoll lifecycle. It needs no cluster and no root. The same options and
+seed give the same outcome and the same trace.
 
 --faults is a file of events, one per line; "plimsoll fleet fault --help" explains the kinds of faults:
   at 10m silence zone=zone-1 for=1h
@@ -38,8 +38,8 @@ outcome and the same trace.
   at 4h  controller restart
   at 5h  return
 
---policy names the policies to compare on the same events. "upstream" is a model of upstream's controllers and is always included;
-"plimsoll" is the default of plimsoll lifecycle. Other policies begin with one of the two and change it:
+--policy names the policies to compare on the same events. "upstream" is a model of upstream's controllers and is
+always included; "plimsoll" is the default of plimsoll lifecycle. Other policies begin with one of the two and change it:
   plimsoll:grace=40s,rate=0.5,secondary=0.05,threshold=0.7,large=20,room=false,qps=50,scan=1s`,
 		Example: `  plimsoll sim --nodes 500 --zones 3 --faults bad-day.txt
   plimsoll sim --day                                  # 50,000 nodes, 24 hours, zones fail

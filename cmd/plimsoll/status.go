@@ -16,7 +16,8 @@ func newStatusCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show the processes and nodes of the cluster that up started",
-		Long:  `Show each process of this machine's cluster and its nodes. The exit code is 0 if all of them are healthy, 1 if not.`,
+		Long: `Show each process of this machine's cluster and its nodes. The exit code is 0 if all of them are healthy, 1
+if not.`,
 		Example: `  plimsoll status
   plimsoll status -o json`,
 		Args: cobra.NoArgs,

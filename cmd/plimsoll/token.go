@@ -16,8 +16,8 @@ func newTokenCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "token",
 		Short: "Create, list and delete the tokens by which machines join the cluster",
-		Long: `Create, list and delete bootstrap tokens of this machine's cluster. Until a token expires or is deleted, everybody who
-has it can make a machine a node.`,
+		Long: `Create, list and delete bootstrap tokens of this machine's cluster. Until a token expires or is deleted,
+everybody who has it can make a machine a node.`,
 		Example: `  plimsoll token create
   plimsoll token list`,
 		Args: cobra.NoArgs,
@@ -34,8 +34,8 @@ func newTokenCreateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "create",
 		Short: "Create a token, and print the command that joins a machine",
-		Long: `Create a token, and print the whole command that joins a machine with it. Any number of machines can use it until it
-expires.
+		Long: `Create a token, and print the whole command that joins a machine with it. Any number of machines can use it
+until it expires.
 
 With --server the machine becomes a further server of the cluster, with a control plane, which needs "plimsoll up
 --etcd-servers". What the servers share, the keys of the cluster's authorities among it, is then in the token's Secret,
@@ -89,8 +89,8 @@ func newTokenListCommand() *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the tokens, without their secret parts",
-		Long: `List the bootstrap tokens of this machine's cluster: how long they are valid, and as what machines can join with them. Their
-secret parts are not shown.`,
+		Long: `List the bootstrap tokens of this machine's cluster: how long they are valid, and as what machines can join
+with them. Their secret parts are not shown.`,
 		Example: `  plimsoll token list`,
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -146,8 +146,8 @@ func newTokenDeleteCommand() *cobra.Command {
 		Use:     "delete TOKEN",
 		Aliases: []string{"rm"},
 		Short:   "Delete a token; nodes that joined with it stay",
-		Long: `Delete a bootstrap token, given by its id or as a whole. No machine can join with it any more; nodes that joined with
-it have certificates of their own, and stay.`,
+		Long: `Delete a bootstrap token, given by its id or as a whole. No machine can join with it any more; nodes that
+joined with it have certificates of their own, and stay.`,
 		Example: `  plimsoll token delete abcdef`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {

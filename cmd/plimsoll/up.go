@@ -80,9 +80,11 @@ run again without --token and --certificate-key after a reboot.`,
 		"leave out the lifecycle controller; without another one nothing monitors the nodes")
 	f.BoolVar(&o.NoScheduler, "no-scheduler", false, "leave out the scheduler; without another one no pod is placed")
 	f.BoolVar(&o.NoControllerManager, "no-controller-manager", false,
-		"leave out kube-controller-manager; without another one there are no service accounts, workloads, quotas and garbage collection")
+		"leave out kube-controller-manager; without another one there are no service accounts, workloads, "+
+			"quotas and garbage collection")
 	f.IntVar(&o.GCPercent, "gc-percent", 0,
-		"GOGC of etcd, kube-apiserver and kube-controller-manager: 400 uses more memory and less CPU, for large clusters; 0: Go's default, 100")
+		"GOGC of etcd, kube-apiserver and kube-controller-manager: 400 uses more memory and less CPU, for large clusters; "+
+			"0: Go's default, 100")
 	f.StringVar(&o.BindAddress, "bind-address", "127.0.0.1",
 		"address that all ports are bound to (with --nodes: the first of --node-cidr)")
 	f.IntVar(&o.APIServerPort, "apiserver-port", 6443, "port of kube-apiserver")
@@ -93,11 +95,13 @@ run again without --token and --certificate-key after a reboot.`,
 	f.IntVar(&o.LifecyclePort, "lifecycle-port", 0,
 		"port of the lifecycle controller's health and metrics, for authorized clients; 0: none")
 	f.StringSliceVar(&o.Without, "without", nil,
-		"add-ons to leave out: kube-proxy (Services have no addresses then), coredns (they have no names), metrics-server (no kubectl top), csi (no volumes on demand)")
+		"add-ons to leave out: kube-proxy (Services have no addresses then), coredns (they have no names), "+
+			"metrics-server (no kubectl top), csi (no volumes on demand)")
 	f.StringVar(&o.PodCIDR, "pod-cidr", "10.85.0.0/16", "network of pods")
 	f.StringVar(&o.ServiceCIDR, "service-cidr", "10.96.0.0/16", "network of Service addresses")
 	f.DurationVar(&o.SigningDuration, "cluster-signing-duration", 0,
-		"life of the certificates that kube-controller-manager signs, such as those of machines that join; 0: its default, a year")
+		"life of the certificates that kube-controller-manager signs, such as those of machines that join; 0: "+
+			"its default, a year")
 	f.StringSliceVar(&o.EtcdServers, "etcd-servers", nil, "URLs of an etcd to use instead of our own")
 	f.StringVar(&o.EtcdCAFile, "etcd-cafile", "", "CA file of --etcd-servers")
 	f.StringVar(&o.EtcdCertFile, "etcd-certfile", "", "client certificate file for --etcd-servers")

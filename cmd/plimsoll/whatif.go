@@ -13,8 +13,9 @@ func newWhatifCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "whatif",
 		Short: "Ask what a node or a cluster would decide, from files: without a cluster or root",
-		Long: `Ask in advance what a node or a cluster would decide. The answers come from the code that decides on real nodes,
-and depend on files only: a machine (plimsoll machine prints this one), a kubelet's configuration, its Summary, manifests.
+		Long: `Ask in advance what a node or a cluster would decide. The answers come from the code that decides on real
+nodes, and depend on files only: a machine (plimsoll machine prints this one), a kubelet's configuration, its Summary,
+manifests.
 
 The formats of -o json and -o yaml are stable: keys may be added, but existing keys do not change.`,
 		Example: `  plimsoll machine > machine.yaml

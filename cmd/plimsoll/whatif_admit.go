@@ -20,12 +20,12 @@ func newWhatifAdmitCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "admit",
 		Short: "Show which pods a node would admit, and what is assigned to them",
-		Long: `Show, for pods that arrive one after the other at a node with a configuration on a machine, whether the node admits each, and
-which CPUs, memory and devices are assigned to it; or why not: the kubelet's reason and message, then the request, what each
-NUMA node has, and what one of them could have provided. At the end, what is free.
+		Long: `Show, for pods that arrive one after the other at a node with a configuration on a machine, whether the node
+admits each, and which CPUs, memory and devices are assigned to it; or why not: the kubelet's reason and message, then
+the request, what each NUMA node has, and what one of them could have provided. At the end, what is free.
 
-Pods arrive in the order of the files. Objects of other kinds are left out, with a warning. The machine's devices stand for
-healthy devices of plugins without GetPreferredAllocation.`,
+Pods arrive in the order of the files. Objects of other kinds are left out, with a warning. The machine's devices
+stand for healthy devices of plugins without GetPreferredAllocation.`,
 		Example: `  plimsoll machine > machine.yaml
   plimsoll whatif admit --config kubelet.yaml --machine machine.yaml -f pods.yaml`,
 		Args: cobra.NoArgs,

@@ -16,13 +16,13 @@ func newWhatifAllocatableCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "allocatable",
 		Short: "Show how much of a machine a configuration leaves to pods, and why",
-		Long: `Show what a node would publish as capacity and allocatable on a machine, how each number is computed, which limits the kernel
-would enforce on all pods together, and which settings have an effect that may surprise.
+		Long: `Show what a node would publish as capacity and allocatable on a machine, how each number is computed, which
+limits the kernel would enforce on all pods together, and which settings have an effect that may surprise.
 
   allocatable = capacity - systemReserved - kubeReserved - hard eviction threshold
 
-per resource. CPU and pods have no threshold, percentages are of capacity, huge pages are subtracted from memory. Reservations above
-capacity are an error with which no node would start; the numbers are still shown.`,
+per resource. CPU and pods have no threshold, percentages are of capacity, huge pages are subtracted from memory.
+Reservations above capacity are an error with which no node would start; the numbers are still shown.`,
 		Example: `  plimsoll whatif allocatable --config kubelet.yaml --machine machine.yaml
   plimsoll machine | plimsoll whatif allocatable --machine - -o json`,
 		Args: cobra.NoArgs,

@@ -21,13 +21,14 @@ func newWhatifEvictCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "evict",
 		Short: "Show which pods a node would evict at some usage, in which order, and why",
-		Long: `Show how a node would react to its usage: the signals, the thresholds that are met, the conditions, what is removed before
-any pod is evicted, the order of pods, and the victims, with the message that each pod gets.
+		Long: `Show how a node would react to its usage: the signals, the thresholds that are met, the conditions, what is
+removed before any pod is evicted, the order of pods, and the victims, with the message that each pod gets.
 
-The usage is the Summary of a kubelet or of this agent (kubectl get --raw /api/v1/nodes/NAME/proxy/stats/summary), the pods
-are manifests (kubectl get pods -A -o yaml --field-selector spec.nodeName=NAME), which may contain priority classes.
-By default the usage has lasted long enough for soft thresholds; --for says for how long, 0s that it has just begun. A Summary does
-not have unused images and containers: it is assumed that removing them frees nothing, so at most the shown victims are evicted.`,
+The usage is the Summary of a kubelet or of this agent (kubectl get --raw /api/v1/nodes/NAME/proxy/stats/summary), the
+pods are manifests (kubectl get pods -A -o yaml --field-selector spec.nodeName=NAME), which may contain priority
+classes. By default the usage has lasted long enough for soft thresholds; --for says for how long, 0s that it has just
+begun. A Summary does not have unused images and containers: it is assumed that removing them frees nothing, so at
+most the shown victims are evicted.`,
 		Example: `  plimsoll whatif evict --config kubelet.yaml --summary summary.json -f pods.yaml
   plimsoll whatif evict --summary summary.json -f pods.yaml --memory-signal available -o json`,
 		Args: cobra.NoArgs,

@@ -17,13 +17,13 @@ func newWhatifPlaceCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "place",
 		Short: "Show where the scheduler would place pods, or why it would not",
-		Long: `Let the scheduler place pods on a cluster that is described in files. Show each pod's node; if it fits on no node, show for each
-node why, and which evictions would make room.
+		Long: `Let the scheduler place pods on a cluster that is described in files. Show each pod's node; if it fits on no
+node, show for each node why, and which evictions would make room.
 
-The files contain nodes and pods, and other objects that matter: priority classes, disruption budgets, namespaces, services,
-ReplicaSets, StatefulSets, and NodeResourceTopology objects, in which agents report NUMA nodes. Pods with spec.nodeName
-are on their nodes already. The others are placed one after the other, by priority and then in the order of the files.
-No pod is evicted.`,
+The files contain nodes and pods, and other objects that matter: priority classes, disruption budgets, namespaces,
+services, ReplicaSets, StatefulSets, and NodeResourceTopology objects, in which agents report NUMA nodes. Pods with
+spec.nodeName are on their nodes already. The others are placed one after the other, by priority and then in the order
+of the files. No pod is evicted.`,
 		Example: `  kubectl get nodes,pods -A -o yaml > cluster.yaml
   plimsoll whatif place -f cluster.yaml -f new-pods.yaml -o json`,
 		Args: cobra.NoArgs,

@@ -15,8 +15,8 @@ import (
 )
 
 // Some tests pull an image although it is on the node already. The run's own registry has these images, and the node's
-// runtime asks it instead of the registry that the images' names have (mirrored). It has no other images, so that a pull
-// of a missing image fails at once.
+// runtime asks it instead of the registry that the images' names have (mirrored). It has no other images, so that a
+// pull of a missing image fails at once.
 const (
 	mirrored        = "registry.k8s.io"
 	registryPort    = "5055" // chosen; tests use 5000 themselves

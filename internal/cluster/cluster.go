@@ -223,7 +223,8 @@ func findControlplane(given, self string) (string, error) {
 	path, err := exec.LookPath(controlplaneName)
 	if err != nil {
 		return "",
-			fmt.Errorf("find control plane binary: neither %s nor PATH has it: build it with `make bin/%s`, or set --controlplane-binary", beside, controlplaneName)
+			fmt.Errorf("find control plane binary: neither %s nor PATH has it: build it with `make bin/%s`, "+
+				"or set --controlplane-binary", beside, controlplaneName)
 	}
 	return filepath.Abs(path)
 }

@@ -126,7 +126,8 @@ func (c *cluster) warnOfSpace() {
 	}
 	then := "starting anyway: free some space"
 	if c.o.Agent {
-		then = "starting anyway: the agent will remove dead containers and unused images, then evict pods, as its configuration says; or free some space yourself"
+		then = "starting anyway: the agent will remove dead containers and unused images, then evict pods, " +
+			"as its configuration says; or free some space yourself"
 	}
 	c.sink.Show(progress.Event{Step: "full disk " + c.o.StateDir, Phase: progress.Note, Detail: short + "; " + then})
 }

@@ -48,7 +48,8 @@ func (l layout) fillDNS() (*strings.Replacer, error) {
 	}
 	forward := "forward . /etc/resolv.conf"
 	if !reachableServers(config.ResolverConfig) {
-		forward = "# This machine's resolv.conf names no name server that a pod can reach: only the cluster's own names are known."
+		forward = "# This machine's resolv.conf names no name server that a pod can reach: " +
+			"only the cluster's own names are known."
 	}
 	return strings.NewReplacer(
 		"CLUSTER_DOMAIN", config.ClusterDomain,

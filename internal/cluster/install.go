@@ -224,8 +224,8 @@ func (c *cluster) retryAddons(ctx context.Context) {
 	c.addonsLack = false
 }
 
-// deploymentReady returns nil if the Deployment of an add-on has a ready pod of its newest version; otherwise the reason why
-// not.
+// deploymentReady returns nil if the Deployment of an add-on has a ready pod of its newest version; otherwise the
+// reason why not.
 func deploymentReady(ctx context.Context, client *kube.Client, name string) error {
 	path := "/apis/apps/v1/namespaces/" + metav1.NamespaceSystem + "/deployments/" + name
 	text, err := client.REST(corev1.SchemeGroupVersion).Get().AbsPath(path).SetHeader("Accept",

@@ -154,8 +154,8 @@ func (c *cluster) bringUpNode(ctx context.Context) error {
 	return parallel(ctx, waits...)
 }
 
-// connectToCluster connects to the cluster, with the node's certificate or, if it has none, with the token. It sets the options
-// that the cluster decides.
+// connectToCluster connects to the cluster, with the node's certificate or, if it has none, with the token. It sets the
+// options that the cluster decides.
 func (c *cluster) connectToCluster(ctx context.Context) (*kube.Client, error) {
 	why := "there is none"
 	var expired bool

@@ -301,7 +301,8 @@ func (o *Options) validatePorts() (problems []error) {
 func (o *Options) validateMirrors() (problems []error) {
 	if len(o.RegistryMirrors) > 0 && (!o.Agent || o.ContainerRuntimeEndpoint != "") {
 		problems = append(problems,
-			errors.New("--registry-mirror: has an effect only on our own containerd: configure the mirrors of your runtime instead"))
+			errors.New("--registry-mirror: has an effect only on our own containerd: configure the mirrors of your "+
+				"runtime instead"))
 	}
 	for _, text := range o.RegistryMirrors {
 		if _, err := containerruntime.ParseMirror(text); err != nil {
@@ -429,6 +430,7 @@ func (o *Options) Equal(p *Options) bool {
 type NotUpError struct{ Instance, StateDir string }
 
 func (e *NotUpError) Error() string {
-	return fmt.Sprintf("instance %s has never been up here: %s has no options file (start it with `plimsoll up`, or name another with --instance or --state-dir)",
+	return fmt.Sprintf("instance %s has never been up here: %s has no options file (start it with `plimsoll up`, "+
+		"or name another with --instance or --state-dir)",
 		e.Instance, e.StateDir)
 }

@@ -103,7 +103,9 @@ func (c *cluster) checkPodCgroup() error {
 	if err != nil || len(pids) == 0 {
 		return err
 	}
-	return fmt.Errorf("use cgroup %s for pods: %d processes are in it, the first is pid %d: if they are another node agent's pods, stop it and them or choose another --instance; if an `up` of ours that failed left them, run `plimsoll down`",
+	return fmt.Errorf("use cgroup %s for pods: %d processes are in it, the first is pid %d: "+
+		"if they are another node agent's pods, stop it and them or choose another --instance; "+
+		"if an `up` of ours that failed left them, run `plimsoll down`",
 		c.podCgroup(), len(pids), pids[0])
 }
 

@@ -128,7 +128,8 @@ func proxyMode(has func(program string) bool, release string) (string, error) {
 		program, pkg = "iptables", "iptables"
 	}
 	return "",
-		fmt.Errorf("run kube-proxy: %s is not on this machine: install with: apt-get install -y --no-install-recommends %s; or leave it out with --without %s: then Services have no addresses",
+		fmt.Errorf("run kube-proxy: %s is not on this machine: install with: apt-get install -y --no-install-recommends "+
+			"%s; or leave it out with --without %s: then Services have no addresses",
 			program, pkg, childKubeProxy)
 }
 
@@ -179,7 +180,9 @@ func (c *cluster) checkKubeProxy() (err error) {
 	if err != nil || pid == 0 {
 		return err
 	}
-	return fmt.Errorf("run kube-proxy: pid %d is a kube-proxy in this network namespace, and both would write the same tables: stop it, run this instance in a network namespace of its own, or leave ours out with --without %s",
+	return fmt.Errorf("run kube-proxy: pid %d is a kube-proxy in this network namespace, "+
+		"and both would write the same tables: stop it, run this instance in a network namespace of its own, "+
+		"or leave ours out with --without %s",
 		pid, childKubeProxy)
 }
 

@@ -481,7 +481,8 @@ func checkUser(o Options) error {
 	if os.Geteuid() == 0 || !o.Agent {
 		return nil
 	}
-	return errors.New("run containers on this machine: not root: run as root, or use --hollow N: hollow nodes run no containers and need no root")
+	return errors.New("run containers on this machine: not root: run as root, or use --hollow N: " +
+		"hollow nodes run no containers and need no root")
 }
 
 // preflight returns everything that prevents a start, before anything is started.

@@ -51,7 +51,8 @@ func (i *Instance) loadImage(ctx context.Context, client *cri.Client, path strin
 // load makes containerd import the archive at path, which has these images, and waits until the CRI shows them.
 func (i *Instance) load(ctx context.Context, client *cri.Client, path string, images []image.Contained) error {
 	if i.tools.ctr == "" {
-		return fmt.Errorf("the program ctr, which imports it, is not on this machine: install containerd's, or load %s with your runtime's own tool", path)
+		return fmt.Errorf("the program ctr, which imports it, is not on this machine: install containerd's, "+
+			"or load %s with your runtime's own tool", path)
 	}
 	if i.external() {
 		if err := wantContainerd(ctx, client, path); err != nil {
@@ -88,7 +89,8 @@ func wantContainerd(ctx context.Context, client *cri.Client, path string) error 
 		return err
 	}
 	if version.RuntimeName != "containerd" {
-		return fmt.Errorf("the runtime at %s is %s, and plimsoll can import images only into containerd: load %s with its own tool (podman load for CRI-O)",
+		return fmt.Errorf("the runtime at %s is %s, and plimsoll can import images only into containerd: "+
+			"load %s with its own tool (podman load for CRI-O)",
 			client.Endpoint, version.RuntimeName, path)
 	}
 	return nil

@@ -40,7 +40,8 @@ func probeOverlay(dir string) (err error) {
 	if err := unix.Mount("overlay", at("merged"), "overlay", 0, layers); shortage.Is(err) {
 		return nil
 	} else if err != nil {
-		return fmt.Errorf("mount an overlay below %s: %w: containers need one: choose a state directory on ext4 or xfs, without : or , in its name", dir, err)
+		return fmt.Errorf("mount an overlay below %s: %w: containers need one: choose a state directory on ext4 or xfs, "+
+			"without : or , in its name", dir, err)
 	}
 	return unix.Unmount(at("merged"), 0)
 }

@@ -95,7 +95,8 @@ func (t tools) defaultOCI(o Options) string {
 func crunRefusal(cgroupMount string) string {
 	text, err := os.ReadFile(filepath.Join(cgroupMount, "unified/cgroup.controllers"))
 	if held := strings.Fields(string(text)); err == nil && len(held) > 0 {
-		return fmt.Sprintf("crun does not support a hybrid cgroup hierarchy with controllers in its v2 part, and %s/unified has %s", cgroupMount, strings.Join(held, ", "))
+		return fmt.Sprintf("crun does not support a hybrid cgroup hierarchy with controllers in its v2 part, "+
+			"and %s/unified has %s", cgroupMount, strings.Join(held, ", "))
 	}
 	return ""
 }

@@ -61,7 +61,8 @@ type actors struct {
 func newActors(api podAPI, nodeOf func(string) (string, fault.Effect)) *actors {
 	return &actors{
 		api: api, nodeOf: nodeOf, lookUp: func(string) *corev1.Pod { return nil }, all: func() []any { return nil },
-		queue:     workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](100*time.Millisecond, 10*time.Second)),
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[string](100*time.Millisecond, 10*time.Second)),
 		addresses: map[string]types.UID{},
 	}
 }

@@ -137,7 +137,8 @@ func Scan(in io.Reader) ([]Contained, error) {
 		return found.saved()
 	}
 	return nil,
-		fmt.Errorf("%s: not in the archive, nor is %s: want an image as docker save, podman save, buildah push or skopeo copy write it",
+		fmt.Errorf("%s: not in the archive, nor is %s: want an image as docker save, podman save, "+
+			"buildah push or skopeo copy write it",
 			layoutFile, savedFile)
 }
 
@@ -165,7 +166,8 @@ func (f files) layout() ([]Contained, error) {
 		}
 		if name == "" {
 			return nil,
-				fmt.Errorf("%s: manifest %d: the image has no name: give it one such as localhost/app:1 when it is saved (annotation %s or %s)",
+				fmt.Errorf("%s: manifest %d: the image has no name: give it one such as localhost/app:1 when it is saved "+
+					"(annotation %s or %s)",
 					layoutFile, i, NameAnnotation, refAnnotation)
 		}
 		id, err := f.config(entry.Digest)

@@ -85,13 +85,16 @@ var (
 	Events          = namespaced[corev1.Event, corev1.EventList](corev1.SchemeGroupVersion, "events")
 	ServiceAccounts = namespaced[corev1.ServiceAccount, corev1.ServiceAccountList](corev1.SchemeGroupVersion,
 		"serviceaccounts")
-	ReplicationControllers = namespaced[corev1.ReplicationController, corev1.ReplicationControllerList](corev1.SchemeGroupVersion, "replicationcontrollers")
-	ReplicaSets            = namespaced[appsv1.ReplicaSet, appsv1.ReplicaSetList](appsv1.SchemeGroupVersion, "replicasets")
-	StatefulSets           = namespaced[appsv1.StatefulSet, appsv1.StatefulSetList](appsv1.SchemeGroupVersion,
+	ReplicationControllers = namespaced[corev1.ReplicationController, corev1.ReplicationControllerList](
+		corev1.SchemeGroupVersion, "replicationcontrollers")
+	ReplicaSets  = namespaced[appsv1.ReplicaSet, appsv1.ReplicaSetList](appsv1.SchemeGroupVersion, "replicasets")
+	StatefulSets = namespaced[appsv1.StatefulSet, appsv1.StatefulSetList](appsv1.SchemeGroupVersion,
 		"statefulsets")
-	DisruptionBudgets = namespaced[policyv1.PodDisruptionBudget, policyv1.PodDisruptionBudgetList](policyv1.SchemeGroupVersion, "poddisruptionbudgets")
-	VolumeClaims      = namespaced[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](corev1.SchemeGroupVersion, "persistentvolumeclaims")
-	Volumes           = clusterWide[corev1.PersistentVolume, corev1.PersistentVolumeList](corev1.SchemeGroupVersion,
+	DisruptionBudgets = namespaced[policyv1.PodDisruptionBudget, policyv1.PodDisruptionBudgetList](
+		policyv1.SchemeGroupVersion, "poddisruptionbudgets")
+	VolumeClaims = namespaced[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](
+		corev1.SchemeGroupVersion, "persistentvolumeclaims")
+	Volumes = clusterWide[corev1.PersistentVolume, corev1.PersistentVolumeList](corev1.SchemeGroupVersion,
 		"persistentvolumes")
 	StorageClasses = clusterWide[storagev1.StorageClass, storagev1.StorageClassList](storagev1.SchemeGroupVersion,
 		"storageclasses")
@@ -99,17 +102,25 @@ var (
 		"csinodes")
 	CSIDrivers = clusterWide[storagev1.CSIDriver, storagev1.CSIDriverList](storagev1.SchemeGroupVersion,
 		"csidrivers")
-	CSIStorageCapacities = namespaced[storagev1.CSIStorageCapacity, storagev1.CSIStorageCapacityList](storagev1.SchemeGroupVersion, "csistoragecapacities")
-	VolumeAttachments    = clusterWide[storagev1.VolumeAttachment, storagev1.VolumeAttachmentList](storagev1.SchemeGroupVersion, "volumeattachments")
-	Leases               = namespaced[coordinationv1.Lease, coordinationv1.LeaseList](coordinationv1.SchemeGroupVersion,
+	CSIStorageCapacities = namespaced[storagev1.CSIStorageCapacity, storagev1.CSIStorageCapacityList](
+		storagev1.SchemeGroupVersion, "csistoragecapacities")
+	VolumeAttachments = clusterWide[storagev1.VolumeAttachment, storagev1.VolumeAttachmentList](
+		storagev1.SchemeGroupVersion, "volumeattachments")
+	Leases = namespaced[coordinationv1.Lease, coordinationv1.LeaseList](coordinationv1.SchemeGroupVersion,
 		"leases")
-	TokenReviews           = unlisted[authenticationv1.TokenReview](authenticationv1.SchemeGroupVersion, "tokenreviews")
-	Topologies             = clusterWide[topology.Object, topology.List](topology.GroupVersion, topology.Resource)
-	ClusterTrustBundles    = clusterWide[certificatesv1beta1.ClusterTrustBundle, certificatesv1beta1.ClusterTrustBundleList](certificatesv1beta1.SchemeGroupVersion, "clustertrustbundles")
-	PodCertificateRequests = namespaced[certificatesv1beta1.PodCertificateRequest, certificatesv1beta1.PodCertificateRequestList](certificatesv1beta1.SchemeGroupVersion, "podcertificaterequests")
-	DeviceClasses          = clusterWide[resourcev1.DeviceClass, resourcev1.DeviceClassList](resourcev1.SchemeGroupVersion,
+	TokenReviews        = unlisted[authenticationv1.TokenReview](authenticationv1.SchemeGroupVersion, "tokenreviews")
+	Topologies          = clusterWide[topology.Object, topology.List](topology.GroupVersion, topology.Resource)
+	ClusterTrustBundles = clusterWide[certificatesv1beta1.ClusterTrustBundle, certificatesv1beta1.ClusterTrustBundleList](
+		certificatesv1beta1.SchemeGroupVersion, "clustertrustbundles")
+	PodCertificateRequests = namespaced[certificatesv1beta1.PodCertificateRequest,
+		certificatesv1beta1.PodCertificateRequestList](
+		certificatesv1beta1.SchemeGroupVersion, "podcertificaterequests")
+	DeviceClasses = clusterWide[resourcev1.DeviceClass, resourcev1.DeviceClassList](resourcev1.SchemeGroupVersion,
 		"deviceclasses")
-	CertificateRequests  = clusterWide[certificatesv1.CertificateSigningRequest, certificatesv1.CertificateSigningRequestList](certificatesv1.SchemeGroupVersion, "certificatesigningrequests")
+	CertificateRequests = clusterWide[certificatesv1.CertificateSigningRequest,
+		certificatesv1.CertificateSigningRequestList](
+		certificatesv1.SchemeGroupVersion,
+		"certificatesigningrequests")
 	SubjectAccessReviews = unlisted[authorizationv1.SubjectAccessReview](authorizationv1.SchemeGroupVersion,
 		"subjectaccessreviews")
 )

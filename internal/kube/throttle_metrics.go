@@ -19,7 +19,8 @@ var (
 	writesWaiting = prometheus.NewDesc("plimsoll_api_writes_waiting",
 		"Writes to the API server that wait to be sent, by purpose", []string{"kind"}, nil)
 	writesTotal = prometheus.NewDesc("plimsoll_api_writes_total",
-		"Writes to the API server that have ended, by purpose and result: answered, refused (429), failed (5xx, no answer), withdrawn",
+		"Writes to the API server that have ended, by purpose and result: answered, refused (429), failed (5xx, "+
+			"no answer), withdrawn",
 		[]string{"kind", "answer"}, nil)
 )
 

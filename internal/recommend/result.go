@@ -48,7 +48,8 @@ func (r *Result) YAML() []byte {
 			c.CPU, rounded(c.Memory))
 	}
 	fmt.Fprintf(&b,
-		"#\n# What the formulas of others reserve on %d CPUs and %s, for the system and Kubernetes together, for %d pods:\n#\n",
+		"#\n# What the formulas of others reserve on %d CPUs and %s, for the system and Kubernetes together, for %d pods:\n"+
+			"#\n",
 		r.Machine.CPUs.Len(), rounded(r.Machine.Memory), r.MaxPods)
 	comment(&b, r.formulas())
 	for _, w := range r.Advice.Warnings {

@@ -156,8 +156,8 @@ func (c *control) request(w *world, o *order) {
 	c.next[o.kind()] = append(c.next[o.kind()], o)
 }
 
-// makeRequest makes a request that begins at the moment begins. It takes effect when it is answered, before the controller
-// decides again.
+// makeRequest makes a request that begins at the moment begins. It takes effect when it is answered, before the
+// controller decides again.
 func (c *control) makeRequest(w *world, o *order, begins unit.Instant, took time.Duration) {
 	if begins > w.now {
 		w.at(begins, w.countWrite)

@@ -173,7 +173,8 @@ func (a *Allocatable) enforce(resources allocatable.Resources, c *kubeletconfigv
 		a.Reserved = append(a.Reserved, group)
 		if group.Memory != "" {
 			a.Warnings = append(a.Warnings,
-				fmt.Sprintf("enforceNodeAllocatable %s: the reserved %s of memory are the limit of %s: a process there that needs more is OOM-killed", r.Group, group.Memory, r.Cgroup))
+				fmt.Sprintf("enforceNodeAllocatable %s: the reserved %s of memory are the limit of %s: "+
+					"a process there that needs more is OOM-killed", r.Group, group.Memory, r.Cgroup))
 		}
 	}
 }

@@ -107,7 +107,8 @@ func ParseSummary(data []byte) (*statsapi.Summary, error) {
 	}
 	if s.Node.Memory == nil && s.Node.Fs == nil && len(s.Pods) == 0 {
 		return nil,
-			errors.New("want the JSON that a kubelet serves under /stats/summary: there is neither node.memory nor node.fs nor a pod in it")
+			errors.New("want the JSON that a kubelet serves under /stats/summary: there is neither node.memory nor node.fs " +
+				"nor a pod in it")
 	}
 	return s, nil
 }

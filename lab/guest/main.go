@@ -53,7 +53,8 @@ func main() {
 	case part == "poweroff":
 		err = powerOff()
 	default:
-		err = errors.New("usage: guest init | serve | exec PROGRAM [ARG...] | forward ADDRESS:PORT ADDRESS:PORT | poweroff; package lab starts it")
+		err = errors.New("usage: guest init | serve | exec PROGRAM [ARG...] | forward ADDRESS:PORT ADDRESS:PORT | " +
+			"poweroff; package lab starts it")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "guest:", err)

@@ -248,7 +248,8 @@ func nonRoot(user *int64, image Image) error {
 	case image.UID == nil || *image.UID == 0:
 		return errors.New("container has runAsNonRoot and image will run as root")
 	case *image.UID < 0 || *image.UID > math.MaxInt32:
-		return fmt.Errorf("container has runAsNonRoot and image has an invalid user id (%d). (Must be 1-(%d)): must be between 0 and %d, inclusive",
+		return fmt.Errorf("container has runAsNonRoot and image has an invalid user id (%d). (Must be 1-(%d)): "+
+			"must be between 0 and %d, inclusive",
 			*image.UID, math.MaxInt32, math.MaxInt32)
 	}
 	return nil

@@ -408,7 +408,8 @@ func (k *Manager) notice(n core.Notice) {
 	case n.Late:
 		text = k.late(w.pod)
 	case n.Why == core.NoDriver:
-		const lacks = "MountVolume.SetUp failed for volume %q : driver name %s not found in the list of registered CSI drivers"
+		const lacks = "MountVolume.SetUp failed for volume %q : driver name %s not found in the list of " +
+			"registered CSI drivers"
 		text = fmt.Sprintf(lacks, w.id.Spec, w.id.Driver)
 	}
 	k.Recorder.Event(w.pod, corev1.EventTypeWarning, "FailedMount", text)

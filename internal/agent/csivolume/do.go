@@ -132,8 +132,8 @@ func ended(verb core.Verb, err error) core.Outcome {
 	return core.OutcomeOf(verb, core.Code(status.Code(err)))
 }
 
-// unfinish takes from a volume's record that it is there for certain. An agent that is started while the call that takes
-// the volume away is still on its way must not believe so.
+// unfinish takes from a volume's record that it is there for certain. An agent that is started while the call that
+// takes the volume away is still on its way must not believe so.
 func unfinish(target string, i id) error {
 	if i.Block {
 		return nil // its record says nothing of the kind
@@ -146,8 +146,8 @@ func unfinish(target string, i id) error {
 	return r.write(target)
 }
 
-// takenAway removes what is left of a volume that a driver says it has taken away. A driver that lies, so that something
-// is still mounted there, is asked again.
+// takenAway removes what is left of a volume that a driver says it has taken away. A driver that lies, so that
+// something is still mounted there, is asked again.
 func takenAway(verb core.Verb, target string, err error, remove func(target string) error) (core.Outcome, error) {
 	if err != nil {
 		return ended(verb, err), err

@@ -47,7 +47,8 @@ func (r Resolver) DNSConfig(pod *corev1.Pod) (*runtimeapi.DNSConfig, []Warning, 
 	}
 	if policy == corev1.DNSClusterFirst && len(r.ClusterDNS) == 0 {
 		warnings = append(warnings, Warning{"MissingClusterDNS",
-			fmt.Sprintf("pod: \"%s_%s(%s)\". kubelet does not have ClusterDNS IP configured and cannot create Pod using %q policy. Falling back to %q policy.",
+			fmt.Sprintf("pod: \"%s_%s(%s)\". kubelet does not have ClusterDNS IP configured and cannot create Pod using %q "+
+				"policy. Falling back to %q policy.",
 				pod.Name, pod.Namespace, pod.UID, corev1.DNSClusterFirst, corev1.DNSDefault)})
 		policy = corev1.DNSDefault
 	}

@@ -63,7 +63,8 @@ func Kernel(pod *corev1.Pod, clusterDomain string) (string, error) {
 	name := hostname + "." + domain
 	if len(name) > nodenameMax {
 		return "",
-			fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, FQDN %s is too long (%d characters is the max, %d characters requested)",
+			fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, "+
+				"FQDN %s is too long (%d characters is the max, %d characters requested)",
 				name, nodenameMax, len(name))
 	}
 	return name, nil

@@ -152,7 +152,8 @@ func (f *fold) set(name, value string) error {
 	f.total += len(value) - len(f.vars[i].value)
 	f.vars[i].value = value
 	if f.total > totalMax {
-		return fmt.Errorf("environment variable %.100s: together with those before it longer than the %d bytes that a process can receive; mount large values as a volume instead", name, totalMax)
+		return fmt.Errorf("environment variable %.100s: together with those before it longer than the %d bytes that a "+
+			"process can receive; mount large values as a volume instead", name, totalMax)
 	}
 	return nil
 }
@@ -308,7 +309,8 @@ func finish(vars []variable) ([]*runtimeapi.KeyValue, error) {
 			return nil, fmt.Errorf("environment variable name %q: must be non-empty UTF-8 text without '=' and NUL", v.name)
 		case strings.Contains(v.value, "\x00"):
 			return nil,
-				fmt.Errorf("environment variable %s: its value contains a NUL byte, which no process can receive; mount it as a volume instead", v.name)
+				fmt.Errorf("environment variable %s: its value contains a NUL byte, which no process can receive; "+
+					"mount it as a volume instead", v.name)
 		}
 		out[i] = &runtimeapi.KeyValue{Key: v.name, Value: []byte(v.value)}
 	}

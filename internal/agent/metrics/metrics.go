@@ -154,7 +154,8 @@ func (s *Set) podMetrics() {
 	s.UserNamespacedPodsErrors = s.counter("started_user_namespaced_pods_errors_total",
 		"Errors when starting pods with user namespaces")
 	s.FirstNetworkPodStart = s.gauge("first_network_pod_start_sli_duration_seconds",
-		"Seconds from the creation of the first pod with a network of its own to its containers running, without image pulls and init containers")
+		"Seconds from the creation of the first pod with a network of its own to its containers running, "+
+			"without image pulls and init containers")
 	s.ImageVolumesRequested = s.counter("image_volume_requested_total", "Image volumes of containers that were to be made")
 	s.ImageVolumesMounted = s.counter("image_volume_mounted_succeed_total", "Image volumes that were mounted")
 	s.ImageVolumesErrors = s.counter("image_volume_mounted_errors_total", "Image volumes that the runtime could not mount")
@@ -162,7 +163,8 @@ func (s *Set) podMetrics() {
 		"Lifecycle hooks that were sent over HTTP because HTTPS was answered in HTTP")
 	s.HookSleepsCut = s.counter("sleep_action_terminated_early_total", "Sleep hooks that ended before their time")
 	s.RequestedResizes = s.counters("container_requested_resizes_total",
-		"Changes that resizes ask for, by resource, requirement (requests, limits) and operation (add, remove, increase, decrease)", "resource", "requirement", "operation")
+		"Changes that resizes ask for, by resource, requirement (requests, limits) and operation (add, remove, "+
+			"increase, decrease)", "resource", "requirement", "operation")
 	s.InfeasibleResizes = s.counters("pod_infeasible_resizes_total", "Resizes that the node can never allocate",
 		"reason_detail")
 	s.ImageRequests = s.counters("image_manager_ensure_image_requests_total", "Requests to make an image present",
@@ -220,8 +222,8 @@ func (s *Set) runtimeMetrics() {
 	}, []string{"driver_name", "method_name", "grpc_status_code", "migrated"})
 	s.Registry.MustRegister(s.CSIOperations)
 	s.VolumeMeasurement = s.histograms("volume_metric_collection_duration_seconds",
-		"Seconds to find out how full a volume is: by the kernel's project quota (fsquota), by reading its directories (du), "+
-			"by its file system (statfs), or by asking the CSI driver of that name",
+		"Seconds to find out how full a volume is: by the kernel's project quota (fsquota), by reading its directories "+
+			"(du), by its file system (statfs), or by asking the CSI driver of that name",
 		prometheus.DefBuckets, "metric_source")
 }
 

@@ -88,7 +88,8 @@ func (k *Reporter) takeOver(ctx context.Context, ours *corev1.Node) error {
 	maps.Copy(node.Annotations, ours.Annotations)
 	if id := theirs.Spec.ProviderID; ours.Spec.ProviderID != "" && id != ours.Spec.ProviderID {
 		k.failures.Failed("take over node",
-			fmt.Errorf("it was registered with provider ID %q, which the API does not allow to change to %q: delete the Node if the configuration is right", id, ours.Spec.ProviderID))
+			fmt.Errorf("it was registered with provider ID %q, which the API does not allow to change to %q: "+
+				"delete the Node if the configuration is right", id, ours.Spec.ProviderID))
 	}
 	k.mu.Lock()
 	k.fill(node)

@@ -91,7 +91,8 @@ func (k *Manager) adopt(r Remains) bool {
 		err = fmt.Errorf("it is about pod %.80q", a.Pod)
 	}
 	if err != nil {
-		slog.Warn("assignment of a pod not recovered: its containers keep what they have, and nothing counts as assigned to it", "uid", r.Pod, "err", err)
+		slog.Warn("assignment of a pod not recovered: its containers keep what they have, "+
+			"and nothing counts as assigned to it", "uid", r.Pod, "err", err)
 		return false
 	}
 	if len(r.Running) == 0 && !r.Ready && !r.Booted {

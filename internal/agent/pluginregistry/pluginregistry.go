@@ -191,7 +191,8 @@ func (k *Registry) tell(ctx context.Context, t registration.Tell) {
 }
 
 var totalPlugins = prometheus.NewDesc("plugin_manager_total_plugins",
-	"Plugins with a socket in plugins_registry: those that are there (desired_state_of_world), and those that are registered (actual_state_of_world)",
+	"Plugins with a socket in plugins_registry: those that are there (desired_state_of_world), "+
+		"and those that are registered (actual_state_of_world)",
 	[]string{"socket_path", "state"}, nil)
 
 // Describe implements prometheus.Collector.

@@ -15,7 +15,8 @@ var watches = &watcher{}
 
 // watchMask is every event that may matter to a reader of a log directory: bytes written, a new file, the writer closed
 // the file (the container ended), the directory removed.
-const watchMask = unix.IN_MODIFY | unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_CLOSE_WRITE | unix.IN_DELETE_SELF | unix.IN_ONLYDIR
+const watchMask = unix.IN_MODIFY | unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_CLOSE_WRITE |
+	unix.IN_DELETE_SELF | unix.IN_ONLYDIR
 
 // watcher notifies the followers of files in a directory of changes there. It has an inotify instance and a goroutine
 // only while there are followers.

@@ -154,7 +154,8 @@ var (
 
 	workingPods = prometheus.NewDesc(
 		"kubelet_working_pods",
-		"Pods with a worker: lifecycle is sync, terminating or terminated; config is desired, orphan (no source has it any more) or runtime_only",
+		"Pods with a worker: lifecycle is sync, terminating or terminated; config is desired, "+
+			"orphan (no source has it any more) or runtime_only",
 		[]string{"lifecycle", "config", "static"}, nil,
 	)
 	ephemeralContainers = prometheus.NewDesc("kubelet_managed_ephemeral_containers",

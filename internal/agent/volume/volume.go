@@ -41,9 +41,9 @@
 //
 // Images are mounted by the container runtime, and pulled by others: a volume of kind image has no path here. Volumes
 // of CSI drivers are mounted by agent/csivolume, also those of kinds that were migrated to CSI drivers (migrated.go),
-// and so are those of kind nfs. Other kinds (iSCSI, ...) are refused with an error that says what to use in their place,
-// also behind a claim. Volumes of kind local must be directories: no device is formatted or mounted. Quotas and usage
-// belong to eviction. The package never calls the container runtime.
+// and so are those of kind nfs. Other kinds (iSCSI, ...) are refused with an error that says what to use in their
+// place, also behind a claim. Volumes of kind local must be directories: no device is formatted or mounted. Quotas and
+// usage belong to eviction. The package never calls the container runtime.
 package volume
 
 import (

@@ -36,7 +36,8 @@ func ensureAuthority(dir string, a Authority, now time.Time) (*signer, bool, err
 	switch {
 	case keyErr != nil && !(keyGone && certGone), certErr != nil && !certGone:
 		return nil, false,
-			fmt.Errorf("%w (restore the file from a backup; without it the clients of this cluster cannot continue, and `plimsoll down --purge` removes the cluster)",
+			fmt.Errorf("%w (restore the file from a backup; without it the clients of this cluster cannot continue, "+
+				"and `plimsoll down --purge` removes the cluster)",
 				errors.Join(keyErr, certErr))
 	case keyErr == nil && certErr == nil && !belong(key, cert):
 		return nil, false, fmt.Errorf("%s does not belong to %s (restore both from one backup)", KeyPath(dir, a.Name),

@@ -26,7 +26,8 @@ type Bus struct {
 const busTimeout = 30 * time.Second
 
 // ErrNoSystemd means that this machine was not booted with systemd.
-var ErrNoSystemd = errors.New("this machine was not booted with systemd (no /run/systemd/system): use the cgroupfs driver, here and in the container runtime")
+var ErrNoSystemd = errors.New("this machine was not booted with systemd (no /run/systemd/system): " +
+	"use the cgroupfs driver, here and in the container runtime")
 
 // DialSystemd connects to this machine's systemd.
 func DialSystemd() (*Bus, error) {

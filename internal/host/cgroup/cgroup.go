@@ -129,7 +129,8 @@ func (t *Tree) findV1() error {
 		}
 	}
 	if len(t.hierarchies) == 0 {
-		return fmt.Errorf("open cgroups: %s: neither cgroup v2 (no cgroup.controllers) nor v1 (no directory of a controller); mount one of them there", t.mount)
+		return fmt.Errorf("open cgroups: %s: neither cgroup v2 (no cgroup.controllers) "+
+			"nor v1 (no directory of a controller); mount one of them there", t.mount)
 	}
 	before := len(t.hierarchies)
 	if err := add("unified", hierarchy{unified: true, passive: true}); err != nil {

@@ -124,7 +124,8 @@ func enable(dir string) error {
 	}
 	err = write(control, strings.Join(add, " "))
 	if errors.Is(err, syscall.EBUSY) {
-		return fmt.Errorf("%w: the group itself has processes, and v2 allows processes only in groups without children: choose another cgroupRoot or move them into a group below it", err)
+		return fmt.Errorf("%w: the group itself has processes, and v2 allows processes only in groups without children: "+
+			"choose another cgroupRoot or move them into a group below it", err)
 	}
 	return err
 }

@@ -88,7 +88,8 @@ func New(o Options) (*Guard, error) {
 	}
 	if o.API == nil && o.Tokens {
 		return nil,
-			fmt.Errorf("guard the server: authentication.webhook.enabled: needs an API server; set it to false or set --kubeconfig")
+			fmt.Errorf("guard the server: authentication.webhook.enabled: needs an API server; " +
+				"set it to false or set --kubeconfig")
 	}
 	if o.AccessAPI == nil && !o.AlwaysAllow {
 		return nil,

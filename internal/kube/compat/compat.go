@@ -16,30 +16,34 @@ import (
 
 const head = `# Compatibility
 
-<!-- Written by "make docs" from internal/kube/podfields/rows.go and internal/kube/kubeletconfig/fields.go. Change those. -->
+<!-- Written by "make docs" from internal/kube/podfields/rows.go and internal/kube/kubeletconfig/fields.go.
+Change those. -->
 
-What becomes of every field of a pod, and of every field of the kubelet's configuration file, on a node that runs ` + "`plimsoll agent`" + `.
-The fields are those of Kubernetes 1.36. Tests walk the types of the API: a field that is missing here fails the build.
+What becomes of every field of a pod, and of every field of the kubelet's configuration file, on a node that runs
+` + "`plimsoll agent`" + `. The fields are those of Kubernetes 1.36. Tests walk the types of the API: a field that is
+missing here fails the build.
 
 ## Pods
 
 Each field of a pod's specification has one of five outcomes.
 
-- **Carried out.** The agent does what the API says; for fields about placement, ` + "`plimsoll scheduler`" + ` does. A test fails if
-  the field makes no difference.
-- **Rejected.** The pod fails with the reason and message of upstream's kubelet, under the condition that the note names. Otherwise
-  the field is carried out.
+- **Carried out.** The agent does what the API says; for fields about placement, ` + "`plimsoll scheduler`" + ` does. A
+  test fails if the field makes no difference.
+- **Rejected.** The pod fails with the reason and message of upstream's kubelet, under the condition that the note
+  names. Otherwise the field is carried out.
 - **Held.** The agent cannot do this. The pod stays Pending and none of its containers starts. Its condition
-  PodReadyToStartContainers has the reason UnsupportedField, and one Event names the field and what would help. Nothing is tried
-  until the pod or the agent changes. A held pod can be deleted at once. A pod that another agent started on the node before this
-  one took it over keeps running, and nothing of it is started again.
-- **Not placed.** ` + "`plimsoll scheduler`" + ` leaves the pod pending. (kube-scheduler, if it runs instead, treats the field as always.)
+  PodReadyToStartContainers has the reason UnsupportedField, and one Event names the field and what would help. Nothing
+  is tried until the pod or the agent changes. A held pod can be deleted at once. A pod that another agent started on
+  the node before this one took it over keeps running, and nothing of it is started again.
+- **Not placed.** ` + "`plimsoll scheduler`" + ` leaves the pod pending. (kube-scheduler, if it runs instead, treats the
+  field as always.)
 - **No effect.** No component on a node reads the field, by design; the note says which component reads it.
 
-The agent lists what it cannot carry out in the annotation ` + "`plimsoll.dev/agent-lacks`" + ` of its Node. ` + "`plimsoll scheduler`" + ` places no pod
-there that the agent would hold because of a field or a volume. That includes the volume that a claim of the pod is bound to, and the one
-that a CSI driver would provision for it (the class's provisioner has a CSIDriver of its name). kube-scheduler does not know the
-annotation and may place such a pod there. Static pods are treated like all others; their mirror pods show it.
+The agent lists what it cannot carry out in the annotation ` + "`plimsoll.dev/agent-lacks`" + ` of its Node.
+` + "`plimsoll scheduler`" + ` places no pod there that the agent would hold because of a field or a volume. That
+includes the volume that a claim of the pod is bound to, and the one that a CSI driver would provision for it (the
+class's provisioner has a CSIDriver of its name). kube-scheduler does not know the annotation and may place such a pod
+there. Static pods are treated like all others; their mirror pods show it.
 
 ` + "`containers[]`" + ` stands for init containers and ephemeral containers, too.
 `
@@ -98,8 +102,9 @@ func note(g podfields.Group) string {
 const configurationHead = `
 ## KubeletConfiguration
 
-The agent reads the kubelet's configuration file unchanged (kubelet.config.k8s.io/v1beta1), with the kubelet's defaults. A field that
-is not honoured and is set to anything but its default is a warning when the agent starts, which says what happens instead.
+The agent reads the kubelet's configuration file unchanged (kubelet.config.k8s.io/v1beta1), with the kubelet's defaults.
+A field that is not honoured and is set to anything but its default is a warning when the agent starts, which says what
+happens instead.
 
 ### Honoured
 
@@ -126,8 +131,9 @@ func writeConfiguration(out *strings.Builder) {
 		fmt.Fprintf(&others[i], "| `%s` | %s | %s |\n", f.Path, only, f.Instead)
 	}
 	fmt.Fprintf(out, "%s.\n\n### Not honoured, nor is the default\n\n", strings.Join(honoured, ", "))
-	out.WriteString("The kubelet does these by default, and this agent does not. The agent logs so when it starts, until the file\n" +
-		"has the value that is honoured.\n\n| Field | Honoured value | What happens instead |\n|---|---|---|\n" +
+	out.WriteString("The kubelet does these by default, and this agent does not. The agent logs so when it starts, " +
+		"until the file\nhas the value that is honoured.\n\n" +
+		"| Field | Honoured value | What happens instead |\n|---|---|---|\n" +
 		others[1].String())
 	out.WriteString("\n### Not honoured\n\n| Field | Honoured value | What happens instead |\n|---|---|---|\n" +
 		others[0].String())

@@ -194,8 +194,8 @@ func leafMap(c *kubeletconfigv1beta1.KubeletConfiguration) map[string]reflect.Va
 	return maps.Collect(fieldsOf("", reflect.ValueOf(c).Elem()))
 }
 
-// fieldsOf yields the fields of a configuration with their paths. It descends into the structs of the configuration's own
-// package and no further. An absent struct yields zero fields.
+// fieldsOf yields the fields of a configuration with their paths. It descends into the structs of the configuration's
+// own package and no further. An absent struct yields zero fields.
 func fieldsOf(prefix string, v reflect.Value) iter.Seq2[string, reflect.Value] {
 	own := reflect.TypeFor[kubeletconfigv1beta1.KubeletConfiguration]().PkgPath()
 	return func(yield func(string, reflect.Value) bool) {

@@ -96,8 +96,8 @@ func CheckStaticPod(pod *corev1.Pod) error {
 	return errors.Join(problems...)
 }
 
-// userNamespaceProblems returns the fields that a static pod may not have with a user namespace (hostUsers: false), or without
-// one.
+// userNamespaceProblems returns the fields that a static pod may not have with a user namespace (hostUsers: false), or
+// without one.
 func userNamespaceProblems(pod *corev1.Pod) (problems []error) {
 	bad := func(path, rule string) { problems = append(problems, fmt.Errorf("%s: %s", path, rule)) }
 	s := &pod.Spec

@@ -128,19 +128,22 @@ func podAreas() []Area {
 			{"spec.securityContext", "appArmorProfile.type", Rejected, ObserverSystem,
 				"AppArmor where the kernel does not enforce profiles"},
 			{"spec.securityContext",
-				"runAsUser runAsGroup runAsNonRoot supplementalGroups[] fsGroup appArmorProfile.localhostProfile seccompProfile.type", CarriedOut, ObserverContainer, ""},
+				"runAsUser runAsGroup runAsNonRoot supplementalGroups[] fsGroup appArmorProfile.localhostProfile " +
+					"seccompProfile.type", CarriedOut, ObserverContainer, ""},
 			{"spec.securityContext", "seccompProfile.localhostProfile", CarriedOut, ObserverContainer,
 				"a path that leads out of the seccomp directory is held"},
 			{"spec.securityContext.seLinuxOptions", "user role type level", CarriedOut, ObserverContainer, ""},
 			{"spec.securityContext", "fsGroupChangePolicy", CarriedOut, "internal/agent/volume.TestFSGroupChangePolicy",
 				"of volumes of drivers and local ones; others are new with each pod"},
 			{"spec.securityContext", "seLinuxChangePolicy", CarriedOut, "internal/agent/csivolume.TestLabels",
-				"of volumes of CSI drivers with seLinuxMount that only one pod may have; the container runtime relabels all others"},
+				"of volumes of CSI drivers with seLinuxMount that only one pod may have; " +
+					"the container runtime relabels all others"},
 			{"spec.securityContext", "windowsOptions*", NoEffect, "", "read by nodes with Windows only, as upstream"},
 		}},
 		{"Where a pod goes", []Group{
 			{"spec",
-				"nodeSelector schedulerName tolerations[].key tolerations[].operator tolerations[].value tolerations[].effect preemptionPolicy schedulingGates[].name", CarriedOut, ObserverScheduler, ""},
+				"nodeSelector schedulerName tolerations[].key tolerations[].operator tolerations[].value tolerations[].effect " +
+					"preemptionPolicy schedulingGates[].name", CarriedOut, ObserverScheduler, ""},
 			{"spec", "nodeName", CarriedOut, ObserverScheduler, "from then on the pod belongs to the node"},
 			{"spec", "tolerations[].tolerationSeconds", CarriedOut, ObserverLost,
 				"by `plimsoll lifecycle`: how long a pod stays on an unreachable node"},
@@ -157,13 +160,20 @@ func podAreas() []Area {
 			{"spec.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[]", "weight " +
 				prefixed("podAffinityTerm.", podTerm), CarriedOut, ObserverScheduler, ""},
 			{"spec.affinity.podAffinity",
-				"requiredDuringSchedulingIgnoredDuringExecution[].matchLabelKeys[] requiredDuringSchedulingIgnoredDuringExecution[].mismatchLabelKeys[] " +
-					"preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.matchLabelKeys[] preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.mismatchLabelKeys[]", CarriedOut, ObserverScheduler, mergedKeys},
+				"requiredDuringSchedulingIgnoredDuringExecution[].matchLabelKeys[] " +
+					"requiredDuringSchedulingIgnoredDuringExecution[].mismatchLabelKeys[] " +
+					"preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.matchLabelKeys[] " +
+					"preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.mismatchLabelKeys[]", CarriedOut,
+				ObserverScheduler, mergedKeys},
 			{"spec.affinity.podAntiAffinity",
-				"requiredDuringSchedulingIgnoredDuringExecution[].matchLabelKeys[] requiredDuringSchedulingIgnoredDuringExecution[].mismatchLabelKeys[] " +
-					"preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.matchLabelKeys[] preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.mismatchLabelKeys[]", CarriedOut, ObserverScheduler, mergedKeys},
+				"requiredDuringSchedulingIgnoredDuringExecution[].matchLabelKeys[] " +
+					"requiredDuringSchedulingIgnoredDuringExecution[].mismatchLabelKeys[] " +
+					"preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.matchLabelKeys[] " +
+					"preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.mismatchLabelKeys[]", CarriedOut,
+				ObserverScheduler, mergedKeys},
 			{"spec.topologySpreadConstraints[]",
-				"maxSkew topologyKey whenUnsatisfiable labelSelector minDomains nodeAffinityPolicy nodeTaintsPolicy matchLabelKeys[]", CarriedOut, ObserverScheduler, ""},
+				"maxSkew topologyKey whenUnsatisfiable labelSelector minDomains nodeAffinityPolicy nodeTaintsPolicy " +
+					"matchLabelKeys[]", CarriedOut, ObserverScheduler, ""},
 			{"spec", "schedulingGroup*", Unplaced, ObserverScheduler, "no gangs: the PodScheduled condition says so"},
 		}},
 	}
@@ -172,10 +182,12 @@ func podAreas() []Area {
 const (
 	oneVersion = "v1 is the only value that the API server accepts"
 
-	withPodCertificates = "with the feature gate PodCertificateRequest of the KubeletConfiguration; held without it, as by default"
-	matchers            = "matchExpressions[].key matchExpressions[].operator matchExpressions[].values[] matchFields[].key matchFields[].operator matchFields[].values[]"
-	podTerm             = "labelSelector namespaces[] topologyKey namespaceSelector"
-	mergedKeys          = "the API server merges them into labelSelector when the pod is created"
+	withPodCertificates = "with the feature gate PodCertificateRequest of the KubeletConfiguration; held without it, " +
+		"as by default"
+	matchers = "matchExpressions[].key matchExpressions[].operator matchExpressions[].values[] matchFields[].key " +
+		"matchFields[].operator matchFields[].values[]"
+	podTerm    = "labelSelector namespaces[] topologyKey namespaceSelector"
+	mergedKeys = "the API server merges them into labelSelector when the pod is created"
 )
 
 // prefixed puts a prefix before each field.
@@ -192,7 +204,8 @@ func containerAreas() []Area {
 	actions := func(at, note string) []Group {
 		return []Group{
 			{at,
-				"exec.command[] httpGet.path httpGet.port httpGet.host httpGet.scheme httpGet.httpHeaders[].name httpGet.httpHeaders[].value", CarriedOut, ObserverProbe, note},
+				"exec.command[] httpGet.path httpGet.port httpGet.host httpGet.scheme httpGet.httpHeaders[].name " +
+					"httpGet.httpHeaders[].value", CarriedOut, ObserverProbe, note},
 			{at, "tcpSocket.port tcpSocket.host grpc.port grpc.service", CarriedOut, ObserverProbe, note},
 			{at, "initialDelaySeconds timeoutSeconds periodSeconds successThreshold failureThreshold", CarriedOut, ObserverProbe,
 				note},
@@ -201,7 +214,8 @@ func containerAreas() []Area {
 	hooks := func(at string) []Group {
 		return []Group{
 			{at,
-				"exec.command[] httpGet.path httpGet.port httpGet.host httpGet.scheme httpGet.httpHeaders[].name httpGet.httpHeaders[].value sleep.seconds", CarriedOut, ObserverHook, ""},
+				"exec.command[] httpGet.path httpGet.port httpGet.host httpGet.scheme httpGet.httpHeaders[].name " +
+					"httpGet.httpHeaders[].value sleep.seconds", CarriedOut, ObserverHook, ""},
 			{at, "tcpSocket*", Rejected, "internal/agent/hook.TestTCPSocketFails",
 				"the hook fails when it is run, as in upstream's kubelet, which has no such hook either"},
 		}
@@ -224,9 +238,11 @@ func containerAreas() []Area {
 		}},
 		{"What containers see", []Group{
 			{c + ".env[]",
-				"name value valueFrom.fieldRef.fieldPath valueFrom.resourceFieldRef.containerName valueFrom.resourceFieldRef.resource valueFrom.resourceFieldRef.divisor", CarriedOut, ObserverContainer, ""},
+				"name value valueFrom.fieldRef.fieldPath valueFrom.resourceFieldRef.containerName " +
+					"valueFrom.resourceFieldRef.resource valueFrom.resourceFieldRef.divisor", CarriedOut, ObserverContainer, ""},
 			{c + ".env[].valueFrom",
-				"configMapKeyRef.name configMapKeyRef.key configMapKeyRef.optional secretKeyRef.name secretKeyRef.key secretKeyRef.optional", CarriedOut, ObserverContainer, ""},
+				"configMapKeyRef.name configMapKeyRef.key configMapKeyRef.optional secretKeyRef.name secretKeyRef.key " +
+					"secretKeyRef.optional", CarriedOut, ObserverContainer, ""},
 			{c + ".env[].valueFrom", "fileKeyRef.volumeName fileKeyRef.path fileKeyRef.key fileKeyRef.optional", CarriedOut,
 				ObserverContainer, ""},
 			{c + ".env[].valueFrom", "fieldRef.apiVersion", NoEffect, "", oneVersion},
@@ -238,7 +254,8 @@ func containerAreas() []Area {
 		}},
 		{"Security of containers", []Group{
 			{c + ".securityContext",
-				"privileged runAsUser runAsGroup runAsNonRoot readOnlyRootFilesystem allowPrivilegeEscalation capabilities.add[] capabilities.drop[]", CarriedOut, ObserverContainer, ""},
+				"privileged runAsUser runAsGroup runAsNonRoot readOnlyRootFilesystem allowPrivilegeEscalation capabilities.add[] " +
+					"capabilities.drop[]", CarriedOut, ObserverContainer, ""},
 			{c + ".securityContext", "seccompProfile.type appArmorProfile.localhostProfile", CarriedOut, ObserverContainer, ""},
 			{c + ".securityContext", "seccompProfile.localhostProfile", CarriedOut, ObserverContainer,
 				"a path that leads out of the seccomp directory is held"},
@@ -274,7 +291,8 @@ func volumeAreas() []Area {
 		}
 		return strings.Join(out, " ")
 	}
-	const downward = "items[].path items[].fieldRef.fieldPath items[].resourceFieldRef.containerName items[].resourceFieldRef.resource items[].resourceFieldRef.divisor items[].mode"
+	const downward = "items[].path items[].fieldRef.fieldPath items[].resourceFieldRef.containerName " +
+		"items[].resourceFieldRef.resource items[].resourceFieldRef.divisor items[].mode"
 	const keys = "items[].key items[].path items[].mode optional"
 	return []Area{
 		{"Volumes that are mounted", []Group{
@@ -283,7 +301,8 @@ func volumeAreas() []Area {
 			{v + ".hostPath", "type", CarriedOut, "internal/agent/volume.TestHostPath",
 				"a missing directory or file is created where the type says so"},
 			{v + ".emptyDir", "medium sizeLimit", CarriedOut, "internal/agent/volume.TestEmptyDir",
-				"none, Memory, HugePages or HugePages-<size>. Eviction measures the limit of what is on disk; the kernel keeps the others"},
+				"none, Memory, HugePages or HugePages-<size>. Eviction measures the limit of what is on disk; " +
+					"the kernel keeps the others"},
 			{v + ".configMap", "name defaultMode " + keys, CarriedOut, ObserverFiles, ""},
 			{v + ".secret", "secretName defaultMode " + keys, CarriedOut, ObserverFiles, ""},
 			{v + ".downwardAPI", "defaultMode " + downward, CarriedOut, ObserverFiles, ""},
@@ -302,7 +321,8 @@ func volumeAreas() []Area {
 			{v + ".projected.sources[].podCertificate", "credentialBundlePath keyPath certificateChainPath", CarriedOut,
 				"internal/agent/volume.TestPodCertificate", withPodCertificates},
 			{v + ".persistentVolumeClaim", "claimName readOnly", CarriedOut, ObserverContainer,
-				"of persistent volumes of kind csi, nfs, hostPath and local, and of kinds that are migrated to CSI drivers; others are held"},
+				"of persistent volumes of kind csi, nfs, hostPath and local, and of kinds that are migrated to CSI drivers; " +
+					"others are held"},
 			{v + ".csi", "driver fsType nodePublishSecretRef.name readOnly volumeAttributes*", CarriedOut,
 				"internal/agent/csivolume.TestInline", ""},
 			{v + ".nfs", "server path readOnly", CarriedOut, "internal/agent/csivolume.TestNFS",

@@ -25,7 +25,8 @@ type role struct {
 
 const (
 	gangs  = "gang scheduling is not supported"
-	claims = "dynamic resource allocation is not supported: pods with resource claims are refused; remove it, or run kube-scheduler for them"
+	claims = "dynamic resource allocation is not supported: pods with resource claims are refused; remove it, " +
+		"or run kube-scheduler for them"
 )
 
 // known are kube-scheduler 1.36's in-tree plugins. Our own rule about NUMA nodes has the name of the out-of-tree plugin

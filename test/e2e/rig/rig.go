@@ -118,8 +118,8 @@ func Start(name string, o Options) (*Cluster, error) {
 	return c, nil
 }
 
-// ServiceCIDR is the network of Service addresses of an instance with Services. No other instance has it: the default of
-// `up` is 10.96.0.0/16 (chosen).
+// ServiceCIDR is the network of Service addresses of an instance with Services. No other instance has it: the default
+// of `up` is 10.96.0.0/16 (chosen).
 const ServiceCIDR = "10.94.0.0/16"
 
 // ErrCannot is in the chain of errors of a machine that cannot run an instance.
@@ -331,8 +331,8 @@ func (c *Cluster) CgroupRoot() string { return "/plimsoll-" + c.Name }
 // Bridge is the network interface that connects the pods, and the name of the instance's nftables table.
 func (c *Cluster) Bridge() string { return "pl-" + c.Name }
 
-// ReadAgent returns what the agent's own server answers to a GET: kube-apiserver refuses to proxy to a node on loopback.
-// It fails the test if the answer is not 200.
+// ReadAgent returns what the agent's own server answers to a GET: kube-apiserver refuses to proxy to a node on
+// loopback. It fails the test if the answer is not 200.
 func (c *Cluster) ReadAgent(t *testing.T, path string) string {
 	t.Helper()
 	config := rest.CopyConfig(c.Config)
