@@ -4,11 +4,15 @@ import (
 	"fmt"
 	"go/ast"
 	"go/parser"
+	"go/scanner"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // parallelMax is how many variables one statement may assign from as many expressions: two, so that a swap stays
@@ -17,6 +21,9 @@ const parallelMax = 2
 
 // unkeyedMax is how many fields a literal of a struct may have without their names. Chosen: three are seen at once.
 const unkeyedMax = 3
+
+// columnsMax is how many characters a line of Go code may have (chosen, CONTRIBUTING.md).
+const columnsMax = 120
 
 // source is the non-test Go code of one directory of this repository.
 type source struct {
@@ -30,27 +37,18 @@ type source struct {
 func TestStatementsAreReadAtOnce(t *testing.T) {
 	fset := token.NewFileSet()
 	dirs := map[string]*source{}
-	for _, root := range []string{"cmd", "internal", "lab", "bench", "conformance", "controlplane", "images", "scripts",
-		"test"} {
-		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-				return err
-			}
-			f, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
-			if err != nil {
-				return err
-			}
-			dir := filepath.Dir(path)
-			if dirs[dir] == nil {
-				dirs[dir] = &source{structs: map[string]*ast.StructType{}, named: map[string]ast.Expr{}}
-			}
-			dirs[dir].add(f)
-			return nil
-		})
+	eachSource(t, func(path string) error {
+		f, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
-	}
+		dir := filepath.Dir(path)
+		if dirs[dir] == nil {
+			dirs[dir] = &source{structs: map[string]*ast.StructType{}, named: map[string]ast.Expr{}}
+		}
+		dirs[dir].add(f)
+		return nil
+	})
 	if len(dirs) < 100 {
 		t.Fatalf("only %d directories with Go code were found", len(dirs))
 	}
@@ -59,6 +57,86 @@ func TestStatementsAreReadAtOnce(t *testing.T) {
 			for _, n := range unreadable(f, s, dirs) {
 				t.Errorf("%s: %s", fset.Position(n.node.Pos()), n.why)
 			}
+		}
+	}
+}
+
+// TestLinesEndAt120Columns: no line of non-test Go code is longer, comments included. A tab counts as one column. Raw
+// strings are free, since a file or a shell gets them as they are, and so are preformatted lines of comments.
+func TestLinesEndAt120Columns(t *testing.T) {
+	files := 0
+	eachSource(t, func(path string) error {
+		files++
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, l := range longLines(text) {
+			t.Errorf("%s:%d: the line ends after column %d: break it", path, l, columnsMax)
+		}
+		return nil
+	})
+	if files < 500 {
+		t.Fatalf("only %d files of Go code were found", files)
+	}
+}
+
+// TestLongLinesAreFound: the test above sees long code and comments, and leaves out what is free.
+func TestLongLinesAreFound(t *testing.T) {
+	fits, long := strings.Repeat("ä", columnsMax-len("// ")), strings.Repeat("ä", columnsMax)
+	text := strings.Join([]string{
+		"package p",
+		"// " + fits,
+		"// " + fits + "ä",
+		"//\t" + long,
+		"var a = `" + long + "`",
+		"var b = `",
+		long + "`",
+		"/* " + long + " */",
+		`var c = "` + long + `"`,
+	}, "\n")
+	if got, want := longLines([]byte(text)), []int{3, 8, 9}; !slices.Equal(got, want) {
+		t.Errorf("long lines are %v, want %v", got, want)
+	}
+}
+
+// longLines returns the numbers of the lines of a Go file that are longer than columnsMax, without those that are free.
+func longLines(text []byte) (long []int) {
+	fset := token.NewFileSet()
+	file := fset.AddFile("", fset.Base(), len(text))
+	var s scanner.Scanner
+	s.Init(file, text, nil, scanner.ScanComments)
+	free := map[int]bool{}
+	for pos, tok, literal := s.Scan(); tok != token.EOF; pos, tok, literal = s.Scan() {
+		raw := tok == token.STRING && literal[0] == '`'
+		if raw || tok == token.COMMENT && strings.HasPrefix(literal, "//\t") {
+			first := file.Line(pos)
+			for i := range strings.Count(literal, "\n") + 1 {
+				free[first+i] = true
+			}
+		}
+	}
+	for i, line := range strings.Split(string(text), "\n") {
+		if utf8.RuneCountInString(line) > columnsMax && !free[i+1] {
+			long = append(long, i+1)
+		}
+	}
+	return long
+}
+
+// eachSource calls do with the path of each file of non-test Go code.
+func eachSource(t *testing.T, do func(path string) error) {
+	t.Helper()
+	for _, root := range []string{"cmd", "internal", "lab", "bench", "conformance", "controlplane", "images", "scripts",
+		"test"} {
+		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			return do(path)
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 }
