@@ -65,6 +65,7 @@ internal/core/podcert: internal/core/unit
 internal/core/podroutes:
 internal/core/serverchoice: internal/core/unit
 internal/core/servingcert:
+internal/core/shutdown: internal/core/unit
 internal/core/podlife: internal/core/resize internal/core/unit
 internal/core/probe: internal/core/unit
 internal/core/qos: internal/core/idset internal/core/unit
@@ -91,6 +92,7 @@ internal/host/disk: internal/core/unit
 internal/host/durable:
 internal/host/idmap:
 internal/host/link:
+internal/host/logind: internal/host/durable
 internal/host/kmsg: internal/core/oom internal/core/unit
 internal/host/mount:
 internal/host/nat:
@@ -190,6 +192,8 @@ internal/agent/probe: internal/clock internal/agent/env internal/core/heap inter
 internal/agent/pullsecret: internal/core/imageaccess
 internal/agent/remains: internal/agent/criconfig internal/agent/devicemanager internal/host/cri
 internal/agent/runtimehandler: internal/kube internal/kube/podfields
+internal/agent/shutdown: internal/agent/failurelog internal/agent/podentry internal/agent/pods internal/clock
+    internal/core/shutdown internal/host/durable internal/host/logind internal/kube/translate
 internal/agent/server: internal/agent/metrics internal/agent/poddir internal/agent/podlog internal/agent/stats
     internal/host/cri internal/host/durable internal/journal internal/kube/authn internal/kube/serving
     internal/kube/translate
@@ -277,6 +281,7 @@ test/e2e/rig: internal/cluster/pki internal/host/loop internal/host/mount intern
 test/flagdoc:
 test/freeport:
 test/scenario:
+test/logind:
 test/smallfs: internal/core/unit
 `
 

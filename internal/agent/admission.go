@@ -10,6 +10,7 @@ import (
 	agentnuma "github.com/plimsoll-dev/plimsoll/internal/agent/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
+	agentshutdown "github.com/plimsoll-dev/plimsoll/internal/agent/shutdown"
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
@@ -33,12 +34,16 @@ type admit struct {
 	// plugins that are not connected.
 	elsewhere func() []string
 
-	conditions func() []eviction.Condition // the present pressure conditions
+	conditions   func() []eviction.Condition // the present pressure conditions
+	shuttingDown func() bool                 // the machine is about to shut down; nil: never
 }
 
 // Admit assigns CPUs, memory and devices to the pod and counts its requests, both or neither. As upstream does, it
 // reports a failed assignment before requests that do not fit.
 func (a admit) Admit(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
+	if a.shuttingDown != nil && a.shuttingDown() {
+		return &pods.Rejection{Reason: agentshutdown.ReasonReject, Message: agentshutdown.MessageReject}
+	}
 	asked := a.ledger.candidate(pod)
 	if r := admission.UnderPressure(asked.Applicant, a.conditions()); r != nil {
 		return &pods.Rejection{Reason: r.Reason, Message: r.Message}
@@ -150,5 +155,6 @@ func (a *Agent) admission(ctx context.Context) admit {
 		fresh:        func() (*corev1.Node, error) { return a.nodeNow(ctx) },
 		elsewhere:    a.plugins.resources,
 		conditions:   func() []eviction.Condition { return a.guard.Pressure() },
+		shuttingDown: a.shuttingDown,
 	}
 }

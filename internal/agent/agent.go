@@ -41,6 +41,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podlog"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/pods"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/server"
+	agentshutdown "github.com/plimsoll-dev/plimsoll/internal/agent/shutdown"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/userns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
@@ -138,6 +139,7 @@ type Agent struct {
 	pods        *pods.Runner
 	journal     *journal.Journal
 	guard       *agenteviction.Guard
+	shutdown    *agentshutdown.Guard // nil: shutdowns of the machine are not delayed
 	server      *server.Server
 	stats       *stats.Reader
 	cgroups     *cadvisor.Collector
@@ -184,6 +186,7 @@ func Run(ctx context.Context, o Options) error {
 		a.preparePods,
 		a.prepareDisks,
 		a.prepareEviction,
+		a.prepareShutdown,
 		a.prepareCertificate,
 		a.prepareServing,
 	} {
@@ -280,6 +283,7 @@ func (a *Agent) loops(ctx context.Context) error {
 		"pods":     a.pods.Run,
 		"server":   retrying("server", a.serve),
 		"serving":  a.keepServing,
+		"shutdown": a.delayShutdowns,
 		"logs":     rotator.Run,
 		"eviction": a.guard.Run,
 		"memory":   a.trimMemory,

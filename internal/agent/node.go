@@ -57,6 +57,7 @@ func (a *Agent) prepareNode(context.Context) error {
 	o.Taints = slices.Concat(a.o.Taints, o.Taints)
 	o.DeclaredFeatures = declaredFeatures
 	o.UserNamespaces = func() bool { return a.hasUsers } // set before the first report
+	o.ShuttingDown = a.shuttingDown
 	o.MainLoop = func() time.Time { return a.pods.LastRead() }
 	o.Pressure = a.pressure
 	a.node, err = node.New(o)

@@ -137,6 +137,9 @@ type Options struct {
 	// components do not use a feature that is not declared. Optional.
 	DeclaredFeatures []string
 
+	// ShuttingDown reports whether the machine is about to shut down. Then the node is not ready. Optional.
+	ShuttingDown func() bool
+
 	// UserNamespaces reports whether pods can have users of their own, as far as it is the agent's and the kernel's
 	// business. Optional: they cannot.
 	UserNamespaces func() bool

@@ -410,6 +410,32 @@ func TestStuckMainLoop(t *testing.T) {
 	})
 }
 
+// TestShuttingDown: a node whose machine is about to shut down is not ready, and says so in the kubelet's words, at once.
+// When the shutdown is cancelled, it is ready again.
+func TestShuttingDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, c, r := newServer(), newCRI(), &recorder{}
+		o := options(t, s, c, r)
+		var down atomic.Bool
+		o.ShuttingDown = down.Load
+		k, stop := start(t, o)
+		defer stop()
+		time.Sleep(time.Minute)
+		for _, is := range []bool{true, false} {
+			down.Store(is)
+			k.Changed()
+			time.Sleep(time.Second)
+			synctest.Wait()
+			node, _ := s.now()
+			ready := condition(node, corev1.NodeReady)
+			if (ready.Status == corev1.ConditionFalse) != is || is && (ready.Reason != "KubeletNotReady" ||
+				ready.Message != "node is shutting down") {
+				t.Errorf("shutting down: %v: %+v", is, ready)
+			}
+		}
+	})
+}
+
 // TestFrozenRuntime: a runtime that neither answers nor refuses.
 func TestFrozenRuntime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -328,6 +328,9 @@ func (k *Reporter) problems() []string {
 			problems = append(problems, "containers were last read from the runtime at "+turned.UTC().Format(time.RFC3339))
 		}
 	}
+	if k.o.ShuttingDown != nil && k.o.ShuttingDown() {
+		problems = append(problems, "node is shutting down") // the kubelet's words
+	}
 	return problems
 }
 

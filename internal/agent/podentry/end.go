@@ -122,6 +122,27 @@ func (e *Entry) Preempt(now unit.Instant, order podlife.StopOrder) {
 	e.mergeStop(now, e.grace(), order)
 }
 
+// EndWithin orders the end of a pod for the node's sake; what it leaves on disks stays.
+func (e *Entry) EndWithin(now unit.Instant, grace time.Duration, order podlife.StopOrder) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mergeStop(now, grace, order)
+}
+
+// Released records that nothing of the pod runs, and what it no longer needs is taken down.
+func (e *Entry) Released() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.released = true
+}
+
+// Over reports whether nothing of the pod runs here and its volumes are taken down.
+func (e *Entry) Over() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.released || !e.counts() && len(e.summary) == 0
+}
+
 // Evicted reports whether this agent or an earlier one evicted the pod. pod is the version that the worker sees.
 func (e *Entry) Evicted(pod *corev1.Pod) bool {
 	e.mu.Lock()

@@ -85,6 +85,7 @@ type Entry struct {
 
 	stop      *podlife.StopOrder     // nil: there is none. Once set it stays, and its deadline only becomes earlier
 	leftovers bool                   // this process evicted the pod, and its files are not removed yet
+	released  bool                   // nothing of it runs, and what it no longer needs is taken down
 	interrupt context.CancelFunc     // cancels what the worker does; nil: a stop order may not cancel it
 	hooks     map[string]*HookRun    // postStart hooks that have not succeeded, by container ID
 	preStops  map[string]*PreStopRun // preStop hooks begun before the container's turn to stop, by container ID

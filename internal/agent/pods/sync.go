@@ -144,6 +144,7 @@ func (w *worker) releaseVolumes(ctx context.Context, pod *corev1.Pod, phase podl
 	}
 	w.r.Users.Release(w.e.UID()) // its cgroup is gone, and so are its processes
 	w.volumes = volumesReleased
+	w.e.Released()
 }
 
 // trackProbes passes the running containers to the prober, so that results about earlier runs are discarded.

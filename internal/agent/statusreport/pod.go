@@ -91,6 +91,12 @@ func (p *Pod) overwritten() bool {
 	return written == nil && object != nil && status.Phase != "" && !sameStatus(object.Status, status)
 }
 
+// UpToDate reports whether the API is known to have the latest status, or has no object to write it to.
+func (p *Pod) UpToDate() bool {
+	object, status := p.latest()
+	return object == nil || status.Phase == "" || sameStatus(*p.known(object), status)
+}
+
 // beginWrite begins a write of the status. There is one write per pod at a time: during another one it returns false,
 // and then the latest status is written after that one.
 func (p *Pod) beginWrite() bool {

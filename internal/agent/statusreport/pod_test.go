@@ -84,3 +84,26 @@ func TestReplacedObject(t *testing.T) {
 		t.Error("what the other one had is known of this one")
 	}
 }
+
+// TestUpToDate: a status that the API lacks is not up to date, until it is written; without an object nothing is lacking.
+func TestUpToDate(t *testing.T) {
+	var object *corev1.Pod
+	status := corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Terminated"}
+	p := NewPod("u", func() (*corev1.Pod, corev1.PodStatus) { return object, status })
+	if !p.UpToDate() {
+		t.Error("a pod without an object lacks a status")
+	}
+	object = &corev1.Pod{}
+	object.ResourceVersion = "1"
+	object.Status.Phase = corev1.PodRunning
+	if p.UpToDate() {
+		t.Error("the API has another status, and it is up to date")
+	}
+	answer := object.DeepCopy()
+	answer.ResourceVersion = "2"
+	answer.Status = status
+	p.wrote(answer)
+	if !p.UpToDate() {
+		t.Error("what was written is lacking")
+	}
+}

@@ -133,8 +133,7 @@ var fields = slices.Concat(
 		"imagePullCredentialsVerificationPolicy", "preloadedImagesVerificationAllowlist"),
 
 	// The rest.
-	onlyDefault("pods are not stopped before the node shuts down", "shutdownGracePeriod",
-		"shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
+	honoured("shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
 	honoured("featureGates"), // those of gates.go; a warning of their own for the others
 	onlyDefault("logs go to standard error", "logging"),
 	onlyDefault("spans are not sent", "tracing"),

@@ -18,6 +18,9 @@ const (
 	gatePodCertificates = "PodCertificateRequest"        // projected volumes with a source podCertificate
 	gateVolumeHealth    = "CSIVolumeHealth"              // what CSI drivers say about the condition of volumes
 
+	gateShutdown           = "GracefulNodeShutdown"                   // shutdownGracePeriod
+	gateShutdownByPriority = "GracefulNodeShutdownBasedOnPodPriority" // shutdownGracePeriodByPodPriority
+
 	gateServing = "RotateKubeletServerCertificate" // serverTLSBootstrap
 
 	gateNoQuota = "DisableCPUQuotaWithExclusiveCPUs" // off: containers with exclusive CPUs keep their CFS quota
@@ -38,6 +41,8 @@ var gates = map[string]gate{
 	gateCFSPeriod:                {on: true},
 	gateNoQuota:                  {on: true},
 	gateServing:                  {on: true},
+	gateShutdown:                 {on: true},
+	gateShutdownByPriority:       {on: true},
 	"KubeletCgroupDriverFromCRI": {on: true, locked: true},
 	"NodeSwap":                   {on: true, locked: true},
 }

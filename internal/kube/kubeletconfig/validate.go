@@ -359,6 +359,19 @@ func validateShutdown(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems)
 			p.add(path, d, "want 0s, or 1s or more")
 		}
 	}
+	for i, period := range c.ShutdownGracePeriodByPodPriority {
+		if s := period.ShutdownGracePeriodSeconds; s < 0 {
+			p.add(fmt.Sprintf("shutdownGracePeriodByPodPriority[%d].shutdownGracePeriodSeconds", i), s, "want 0 or more")
+		}
+	}
+	if (all > 0 || critical > 0) && !enabled(c, gateShutdown) {
+		p.add("shutdownGracePeriod", all, "needs featureGates."+gateShutdown+": true, the default")
+	}
+	if n := len(c.ShutdownGracePeriodByPodPriority); n > 0 && !(enabled(c, gateShutdown) &&
+		enabled(c, gateShutdownByPriority)) {
+		p.add("shutdownGracePeriodByPodPriority", n,
+			"needs featureGates."+gateShutdown+" and "+gateShutdownByPriority+": true, the default")
+	}
 	if critical > all {
 		p.add("shutdownGracePeriodCriticalPods", critical,
 			fmt.Sprintf("is part of shutdownGracePeriod %v and cannot be longer", all))
