@@ -52,6 +52,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
 	"github.com/plimsoll-dev/plimsoll/internal/host/machineinfo"
+	"github.com/plimsoll-dev/plimsoll/internal/host/process"
 	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
@@ -157,6 +158,9 @@ type Agent struct {
 // Run runs the agent until ctx ends. Containers keep running afterwards.
 func Run(ctx context.Context, o Options) error {
 	debug.SetGCPercent(gcPercent)
+	if err := process.SetOpenFilesMax(uint64(o.Config.MaxOpenFiles)); err != nil {
+		slog.Warn("maxOpenFiles: the agent goes on with fewer", "err", err, "help", "LimitNOFILE= of its systemd unit")
+	}
 	a := &Agent{o: o, metrics: metrics.New(o.NodeName), changes: make(chan struct{}, 1)}
 	kube.ClientMetrics(a.metrics.Registry)
 	if err := a.dialAPI(ctx); err != nil {

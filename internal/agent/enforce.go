@@ -22,6 +22,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cgroup"
+	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 )
 
@@ -126,6 +127,11 @@ func (a *Agent) inspect(ctx context.Context) (inspection, error) {
 	problem(err)
 	problem(tree.Require())
 	problem(kubeletconfig.CheckMachine(c, a.machine, tree.Mode() == cgroup.V2))
+	notes, err := kubeletconfig.CheckKernel(c, procfs.Default.Sysctl)
+	problem(err)
+	for _, note := range notes {
+		slog.Info("kernel parameter", "note", note)
+	}
 	if a.numa, err = kubeletconfig.NUMA(c, a.resources); !problem(err) {
 		_, err = numa.New(a.machine, a.numa)
 		problem(err)

@@ -117,10 +117,11 @@ var fields = slices.Concat(
 	honoured("cpuManagerPolicy", "cpuManagerPolicyOptions", "memoryManagerPolicy", "reservedMemory",
 		"topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions"), // by NUMA
 	onlyDefault("shared CPUs change at once, and the kernel is not polled", "cpuManagerReconcilePeriod"),
-	onlyDefault("no process is moved", "kubeletCgroups", "systemCgroups"),
-	onlyDefault("the agent keeps the limit with which it was started", "maxOpenFiles"),
+	onlyDefault("no process is moved: have systemd start it in a slice (Slice= of its unit)", "kubeletCgroups",
+		"systemCgroups"),
+	honoured("maxOpenFiles"),
 	honoured("failSwapOn", "failCgroupV1"), // by CheckMachine
-	onlyDefault("kernel parameters are not checked", "protectKernelDefaults"),
+	honoured("protectKernelDefaults"),
 
 	// Pressure.
 	honoured("evictionSoft", "evictionSoftGracePeriod", "evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod",

@@ -19,7 +19,7 @@ import (
 // readers are the files of this package that translate fields for other packages. The other files decode, set defaults
 // and check.
 var readers = map[string]bool{"allocatable.go": true, "enforce.go": true, "eviction.go": true, "gates.go": true,
-	"numa.go": true, "shutdown.go": true}
+	"numa.go": true, "shutdown.go": true, "kernel.go": true}
 
 // here are the fields that a function of this package carries out, with the name of the function.
 var here = map[string]string{"mergeDefaultEvictionSettings": "resourceDefaults", "failSwapOn": "CheckMachine",
@@ -162,7 +162,7 @@ func TestNotes(t *testing.T) {
 	if notes := Notes(said); len(notes) > 0 {
 		t.Errorf("notes: %v", notes)
 	}
-	_, warnings, err = Parse([]byte(head+"maxOpenFiles: 7\n"), "/")
+	_, warnings, err = Parse([]byte(head+"fileCheckFrequency: 7s\n"), "/")
 	if err != nil || len(warnings) != 1 {
 		t.Errorf("%v, %v", warnings, err)
 	}
