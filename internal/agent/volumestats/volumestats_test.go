@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,14 +28,15 @@ func podOf(uid string) *corev1.Pod {
 
 // source answers what a test chooses.
 type source struct {
+	mu    sync.Mutex // guards usage and err
 	usage core.Usage
 	err   error
 	hang  chan struct{} // nil: it answers at once
-	asked int
+	asked atomic.Int32
 }
 
 func (s *source) ask(ctx context.Context) (core.Usage, error) {
-	s.asked++
+	s.asked.Add(1)
 	if s.hang != nil {
 		select {
 		case <-s.hang:
@@ -41,7 +44,16 @@ func (s *source) ask(ctx context.Context) (core.Usage, error) {
 			return core.Usage{}, ctx.Err()
 		}
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return s.usage, s.err
+}
+
+// set changes what the source answers from now on.
+func (s *source) set(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
 }
 
 func (s *source) of(pod, name, claim string) Volume {
@@ -139,8 +151,8 @@ func TestTroubles(t *testing.T) {
 		v.Source = "csi/other"
 		r.Have(v)
 		synctest.Wait()
-		if hangs.asked != core.AtOnce || len(r.Of("u1")) != 0 || len(r.Of("u2")) != 1 {
-			t.Errorf("asked %d times, has %v and %v", hangs.asked, r.Of("u1"), r.Of("u2"))
+		if hangs.asked.Load() != core.AtOnce || len(r.Of("u1")) != 0 || len(r.Of("u2")) != 1 {
+			t.Errorf("asked %d times, has %v and %v", hangs.asked.Load(), r.Of("u1"), r.Of("u2"))
 		}
 		close(hangs.hang)
 		synctest.Wait()
@@ -152,13 +164,13 @@ func TestTroubles(t *testing.T) {
 			"nonsense":       func() { good.err, good.usage.Used = nil, -1 },
 			"it cannot tell": func() { good.err = core.ErrNone },
 		} {
-			change()
+			good.set(change)
 			time.Sleep(2 * time.Minute)
 			synctest.Wait()
 			if got := r.Of("u2"); len(got) != 0 || len(series(t, r)) != 0 {
 				t.Errorf("%s: %v, %q", what, got, series(t, r))
 			}
-			good.err, good.usage.Used = nil, 3
+			good.set(func() { good.err, good.usage.Used = nil, 3 })
 			time.Sleep(2 * time.Minute)
 			synctest.Wait()
 			if got := r.Of("u2"); len(got) != 1 || *got[0].UsedBytes != 3 {
@@ -177,7 +189,9 @@ func TestHealth(t *testing.T) {
 		if lines := series(t, r); !slices.Contains(lines, "health_status_abnormal shop/claim 0") || len(events.Events) != 0 {
 			t.Errorf("normal: %q, %d Events", lines, len(events.Events))
 		}
-		s.usage.Health = &core.Health{Abnormal: true, Message: "the disk \xffhums" + strings.Repeat("!", 5000)}
+		s.set(func() {
+			s.usage.Health = &core.Health{Abnormal: true, Message: "the disk \xffhums" + strings.Repeat("!", 5000)}
+		})
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		if lines := series(t, r); !slices.Contains(lines, "health_status_abnormal shop/claim 1") {

@@ -57,11 +57,11 @@ func TestUnsupportedFields(t *testing.T) {
 		change func(*corev1.PodSpec)
 	}{
 		"users": {"spec.hostUsers", func(s *corev1.PodSpec) { s.HostUsers = ptr(false) }},
-		"volume": {"spec.volumes[v].nfs", func(s *corev1.PodSpec) {
+		"volume": {"spec.volumes[v].iscsi", func(s *corev1.PodSpec) {
 			s.Volumes = []corev1.Volume{{Name: "v",
-				VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "192.0.2.1", Path: "/"}}}}
+				VolumeSource: corev1.VolumeSource{ISCSI: &corev1.ISCSIVolumeSource{TargetPortal: "192.0.2.1", IQN: "iqn.2001-04.com.example:v"}}}}
 		}},
-		"claim": {"persistent volume " + b.remoteVolume("claim") + " is of kind nfs", func(s *corev1.PodSpec) {
+		"claim": {"persistent volume " + b.remoteVolume("claim") + " is of kind iscsi", func(s *corev1.PodSpec) {
 			s.Volumes = []corev1.Volume{{Name: "v",
 				VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}}}
 		}},
@@ -118,7 +118,10 @@ func (b bench) remoteVolume(claim string) string {
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity: size, AccessModes: access, ClaimRef: &corev1.ObjectReference{Namespace: b.ns, Name: claim},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{Server: "192.0.2.1", Path: "/"}},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{
+				TargetPortal: "192.0.2.1",
+				IQN:          "iqn.2001-04.com.example:v",
+			}},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
