@@ -173,6 +173,8 @@ func (e *WaitingError) Error() string { return e.Why }
 
 // Want has a volume mounted for a pod, and returns where. A WaitingError means that it is not there yet.
 func (k *Manager) Want(ctx context.Context, pod *corev1.Pod, outer string, source *Source) (Place, error) {
+	labelled := *source // the caller's may be what a call that is on its way reads
+	source = &labelled
 	spec, err := k.specOf(ctx, pod, outer, source)
 	if err != nil {
 		return Place{}, err
