@@ -192,7 +192,9 @@ func (g *Guard) attend(ctx context.Context) error {
 	}
 	g.failures.Succeeded("delay shutdowns of the machine")
 	if preparing != g.ShuttingDown() {
-		g.change(ctx, conn, preparing)
+		if err := g.change(ctx, conn, preparing); err != nil {
+			return err
+		}
 	}
 	for {
 		var look <-chan time.Time
@@ -207,7 +209,9 @@ func (g *Guard) attend(ctx context.Context) error {
 			if !ok {
 				return g.finish(ctx)
 			}
-			g.change(ctx, conn, down)
+			if err := g.change(ctx, conn, down); err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -269,10 +273,10 @@ func (g *Guard) unlock() {
 	}
 }
 
-// change begins a shutdown, or ends one that was cancelled.
-func (g *Guard) change(ctx context.Context, conn *logind.Conn, down bool) {
+// change begins a shutdown, or ends one that was cancelled. An error says that there is no lock for the next one.
+func (g *Guard) change(ctx context.Context, conn *logind.Conn, down bool) error {
 	if down == g.ShuttingDown() {
-		return
+		return nil
 	}
 	g.setDown(down)
 	if !down {
@@ -280,10 +284,10 @@ func (g *Guard) change(ctx context.Context, conn *logind.Conn, down bool) {
 		slog.Info("the shutdown of the machine was cancelled", "running", g.current != nil)
 		g.current = nil
 		g.pods = nil
-		if err := g.take(ctx, conn); err != nil {
-			slog.Error("the next shutdown of the machine is not delayed", "err", err)
+		if err := g.take(ctx, conn); err != nil && g.lock == nil {
+			return err
 		}
-		return
+		return nil // also with the lock of the shutdown that was cancelled, which holds the next one up, too
 	}
 	g.o.Recorder.Event(g.o.Node, corev1.EventTypeNormal, reasonEvent, eventBegins)
 	g.began = time.Now()
@@ -296,6 +300,7 @@ func (g *Guard) change(ctx context.Context, conn *logind.Conn, down bool) {
 	}
 	slog.Info("the machine is about to shut down", "pods", len(all), "budget", shutdown.Total(g.o.Periods))
 	g.current = shutdown.Begin(g.clock.Now(), g.o.Periods, all)
+	return nil
 }
 
 // step asks what is next, does it, and returns when to ask again.

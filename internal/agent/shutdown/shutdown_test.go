@@ -302,3 +302,23 @@ func TestRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestRefusedAfterwards: a shutdown is cancelled after the lock was closed, and another lock is refused. The log says
+// so, and the lock is asked for again.
+func TestRefusedAfterwards(t *testing.T) {
+	r := newRig(t, testlogind.New(t, time.Minute))
+	r.eventually(t, "the lock is taken", func() bool { return r.bus.Held() == 1 })
+	r.bus.Shutdown(true)
+	r.pods.set("web", shutdown.Reported)
+	r.pods.set("dns", shutdown.Reported)
+	r.eventually(t, "the lock is closed", func() bool { return r.bus.Held() == 0 })
+	r.bus.Refuse("Inhibit", "Permission denied")
+	r.bus.Shutdown(false)
+	r.eventually(t, "the log says it", func() bool {
+		text := r.log.String()
+		return strings.Contains(text, "delay shutdowns of the machine") && strings.Contains(text, "Permission denied")
+	})
+	if r.ShuttingDown() {
+		t.Error("the node still says that the machine shuts down")
+	}
+}
