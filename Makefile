@@ -267,6 +267,11 @@ bench-numa: ## measure our decisions on CPUs and NUMA nodes, and the kubelet's (
 .PHONY: bench-perf
 bench-perf: build bin/upstream-scheduler ## run upstream's scheduler_perf workloads against both schedulers, each as a process, about 20 minutes (ARGS='--list' or '--only Preemption --scale 0.1')
 	cd bench && $(GO) run ./perf $(ARGS)
+.PHONY: bench-volumes
+bench-volumes: build bench-build ## measure pods with claims on our agent and upstream's kubelet (root; ARGS='--rounds 1' for a quick look)
+	cd bench && $(GO) run ./node --claims 1 --batches 1,30,110 --out results/volumes.md $(ARGS)
+	cd bench && $(GO) run ./node --claims 10 --batches 100 --singles 0 --rounds 1 --out results/volumes-rest.md $(ARGS)
+
 
 .PHONY: bench-scheduler
 bench-scheduler: ## measure our scheduler's decisions and kube-scheduler's (ARGS='-rounds 1 -only basic' for a quick look)

@@ -41,6 +41,7 @@ type config struct {
 	singles      int           // number of pods that are started one by one
 	guaranteed   int           // number of pods of a larger batch that are Guaranteed; the others are Burstable
 	probes       bool          // each pod has a readiness probe each second
+	claims       int           // number of claims of each pod, of volumes of the default StorageClass
 	scrape       time.Duration // how often all metrics are read in windows; 0: never
 	sides        []side
 	plimsoll     string
@@ -77,6 +78,8 @@ func parseFlags(args []string) (config, error) {
 	f.IntVar(&c.singles, "singles", 20, "pods started one by one, after one that warms up")
 	f.IntVar(&c.guaranteed, "guaranteed", 0, "how many pods of each larger batch are Guaranteed")
 	f.BoolVar(&c.probes, "probes", false, "give each pod an HTTP readiness probe each second")
+	f.IntVar(&c.claims, "claims", 0, "claims of each pod; their volumes, of the default StorageClass, are made before "+
+		"the pods; without the bare client")
 	f.DurationVar(&c.scrape, "scrape", 0, "how often all metrics of the agent are read during windows; 0: never")
 	f.StringVar(&c.plimsoll, "plimsoll", "../bin/plimsoll",
 		"our program; its control plane and images are found beside it")
@@ -96,11 +99,16 @@ func parseFlags(args []string) (config, error) {
 	if c.batches, err = parseBatches(*batches); err != nil {
 		return c, err
 	}
-	if c.rounds < 1 || c.singles < 0 || c.guaranteed < 0 || c.scrape < 0 {
-		return c, fmt.Errorf("--rounds %d, --singles %d, --guaranteed %d, --scrape %v: want at least 1, 0, 0 and 0",
-			c.rounds, c.singles, c.guaranteed, c.scrape)
+	if c.rounds < 1 || c.singles < 0 || c.guaranteed < 0 || c.scrape < 0 || c.claims < 0 {
+		const want = "--rounds %d, --singles %d, --guaranteed %d, --scrape %v, --claims %d: want at least 1, 0, 0, 0 and 0"
+		return c, fmt.Errorf(want,
+			c.rounds, c.singles, c.guaranteed, c.scrape, c.claims)
 	}
-	c.sides, err = chooseSides([]side{{kubelet, *binary}, {name: plimsoll}, {name: bare}}, *only)
+	all := []side{{kubelet, *binary}, {name: plimsoll}, {name: bare}}
+	if c.claims > 0 {
+		all = all[:2] // the bare client mounts no volumes
+	}
+	c.sides, err = chooseSides(all, *only)
 	return c, err
 }
 

@@ -26,6 +26,12 @@ func (r *rig) measureAll(ctx context.Context, m *record.Measurement, windows boo
 			return fmt.Errorf("idle window: %w", err)
 		}
 	}
+	if r.claims > 0 {
+		record.Progress("%s: making volumes", r.side.name)
+		if err := r.provide(ctx); err != nil {
+			return err
+		}
+	}
 	if err := r.measureSingles(ctx, m, t); err != nil {
 		return fmt.Errorf("pods one by one: %w", err)
 	}
@@ -54,7 +60,7 @@ const singlePause = time.Second
 func (r *rig) measureSingles(ctx context.Context, m *record.Measurement, t *tracker) error {
 	var total, start, end []float64
 	for i := range r.singles + 1 {
-		names := []string{fmt.Sprintf("single-%02d", i)}
+		names := []string{singleName(i)}
 		if _, err := r.create(ctx, t, names); err != nil {
 			return err
 		}
@@ -85,6 +91,9 @@ func (r *rig) measureSingles(ctx context.Context, m *record.Measurement, t *trac
 	}
 	return nil
 }
+
+// singleName returns the name of a pod of those that start one by one.
+func singleName(i int) string { return fmt.Sprintf("single-%02d", i) }
 
 // batchNames returns the names of the pods of a batch.
 func batchNames(n int) []string {

@@ -161,6 +161,7 @@ func (c config) podsNamed(names []string) []*corev1.Pod {
 		if c.probes {
 			probe(&pod.Spec.Containers[0])
 		}
+		c.addClaims(pod)
 		if i < c.guaranteed && len(names) > c.guaranteed {
 			guarantee(&pod.Spec.Containers[0])
 		}

@@ -38,6 +38,10 @@ func conditions(c config) string {
 	if c.probes {
 		text += "; each pod has an HTTP readiness probe each second"
 	}
+	if c.claims > 0 {
+		text += fmt.Sprintf("; claims of each pod: %d, of volumes that were made before (an ext4 on a loop device each); "+
+			"the driver is counted to the control plane", c.claims)
+	}
 	if c.scrape > 0 {
 		text += fmt.Sprintf("; all metrics are read each %s of a window", c.scrape)
 	}

@@ -81,7 +81,7 @@ func (r *rig) up(ctx context.Context) (time.Duration, error) {
 	args := []string{"up", "--detach", "--instance", r.plane.Instance, "--state-dir", r.plane.State(), "--node-name",
 		nodeName,
 		"--pod-cidr", podCIDR, "--service-cidr", svcCIDR, "--agent-config", file, "--timeout", upTimeout.String(),
-		"--without", "kube-proxy,coredns,metrics-server,csi"}
+		"--without", r.without()}
 	for i, flag := range portFlags {
 		args = append(args, "--"+flag, strconv.Itoa(r.portBase+i))
 	}
@@ -97,6 +97,15 @@ func (r *rig) up(ctx context.Context) (time.Duration, error) {
 		return took, err
 	}
 	return took, r.connect()
+}
+
+// without returns the add-ons that are left out: volumes on demand are needed by pods with claims only.
+func (c config) without() string {
+	const always = "kube-proxy,coredns,metrics-server"
+	if c.claims > 0 {
+		return always
+	}
+	return always + ",csi"
 }
 
 func (r *rig) readPIDs(ctx context.Context) (err error) {
