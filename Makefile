@@ -81,6 +81,13 @@ images: bin/images/pause ## build the archives in bin/images: pause, workload, C
 	$(GO) run ./images/build --pause bin/images/pause --workload bin/images/workload --coredns bin/images/coredns \
 	  --metrics-server bin/images/metrics-server --out bin/images
 
+# The image of a database for tests, of Debian's packages (60 MB are fetched the first time). It is built with the
+# suite's images, whose archives may have several layers.
+bin/images/postgresql.tar: conformance/images/debian.sh $(wildcard conformance/images/*.go)
+	@mkdir -p $(@D)
+	conformance/images/debian.sh bin/conformance/debian postgresql
+	cd conformance && $(GO) run ./images --only postgresql --out ../$@
+
 .PHONY: deps
 deps: ## install missing build dependencies (Debian, root)
 	@scripts/deps.sh

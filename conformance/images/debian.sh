@@ -1,10 +1,12 @@
 #!/bin/bash
-# Fetches the parts of the images that come from Debian into the directory $1: the trees tools/ (programs that tests
-# run, with every library that they need), nginx/ and stress/, and the program busybox, built from Debian's source
-# package: tests read its shell. What exists is not fetched again. Nothing is installed on this machine.
+# Fetches the parts of images that come from Debian into the directory $1. Those of the suite's images are the trees
+# tools/ (programs that tests run, with every library that they need), nginx/, stress/ and coreutils/, and the program
+# busybox, built from Debian's source package: tests read its shell. Other arguments name other parts to fetch instead:
+# postgresql. What exists is not fetched again. Nothing is installed on this machine.
 set -euo pipefail
 
 out=$(realpath -m "$1")
+shift
 mkdir -p "$out"
 lists=$out/apt
 quiet=(-qq -o Dir::State="$lists" -o Dir::State::status=/dev/null -o Dir::Cache="$lists" -o Debug::NoLocking=1 -o APT::Sandbox::User=root)
@@ -61,8 +63,32 @@ busybox() {
 	mv "$work/source/busybox" "$out/busybox"
 }
 
-busybox
-tree tools bash bind9-dnsutils curl iperf iproute2 libc-bin netcat-openbsd util-linux
-tree nginx nginx-light
-tree stress stress
+# postgresql is a tree without what compiles queries (LLVM is twice the rest) and what creates clusters of Debian's own
+# kind (perl).
+postgresql() {
+	[[ -e $out/postgresql ]] && return
+	tree postgresql.all postgresql-15 dash coreutils
+	rm -rf "$out"/postgresql.all/usr/lib/postgresql/*/lib/{bitcode,llvmjit*} \
+		"$out"/postgresql.all/usr/lib/x86_64-linux-gnu/{libLLVM*,libz3*,perl,perl-base,gconv} \
+		"$out"/postgresql.all/usr/share/{perl,perl5,postgresql-common} "$out"/postgresql.all/usr/bin/perl*
+	rm "$out/postgresql.all.packages"
+	mv "$out/postgresql.all" "$out/postgresql"
+}
+
+for part in "${@:-suite}"; do
+	case $part in
+	suite)
+		busybox
+		tree tools bash bind9-dnsutils curl iperf iproute2 libc-bin netcat-openbsd util-linux
+		tree nginx nginx-light
+		tree stress stress
+		tree coreutils coreutils
+		;;
+	postgresql) postgresql ;;
+	*)
+		echo "debian.sh: $part: want postgresql, or nothing for the parts of the suite's images" >&2
+		exit 1
+		;;
+	esac
+done
 rm -rf "$lists"

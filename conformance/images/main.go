@@ -2,6 +2,9 @@
 // refers to them.
 //
 //	images --programs ../bin/conformance --debian ../bin/conformance/debian --pause ../bin/images/pause --kubernetes DIR --out FILE
+//	images --only postgresql --debian ../bin/conformance/debian --out ../bin/images/postgresql.tar
+//
+// The second form builds the image of a database instead, for tests of ours (test/e2e).
 //
 // Nothing is pulled. The tests' own programs (agnhost, nonewprivs, ...) are built from the module of the suite.
 // busybox, and what agnhost's image contains besides agnhost, are Debian's (debian.sh); upstream uses Alpine's. Images
@@ -42,15 +45,24 @@ func main() {
 	flag.StringVar(&s.pause, "pause", "../bin/images/pause", "the pause program")
 	flag.StringVar(&s.kubernetes, "kubernetes", "", "directory of the module k8s.io/kubernetes")
 	out := flag.String("out", "../bin/conformance/images.tar", "the archive")
+	only := flag.String("only", "", "postgresql: build the image of a database instead of the suite's images")
 	flag.Parse()
-	if err := run(s, *out); err != nil {
+	if err := run(s, *only, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "build conformance images:", err)
 		os.Exit(1)
 	}
 }
 
-func run(s sources, out string) error {
-	images, err := s.images()
+func run(s sources, only, out string) error {
+	build := s.images
+	switch only {
+	case "":
+	case "postgresql":
+		build = s.postgresql
+	default:
+		return fmt.Errorf("--only %q: want postgresql", only)
+	}
+	images, err := build()
 	if err != nil {
 		return err
 	}
@@ -81,6 +93,7 @@ func (s sources) images() ([]image, error) {
 		"etcd":       func(l *layer) { l.file("usr/local/bin/etcd", 0o755, s.program("server")) }, // etcd's server/main.go
 		"apiserver":  func(l *layer) { l.file("sample-apiserver", 0o755, s.program("sample-apiserver")) },
 		"consumer":   s.consumer,
+		"dd":         s.dd,
 		"nonewprivs": func(l *layer) { l.file("usr/local/bin/nnp", 0o6755, filepath.Join(s.programs, "nonewprivs")) },
 		"regression": func(l *layer) {
 			l.file("regression-issue-74839", 0o755, filepath.Join(s.programs, "regression-issue-74839"))
@@ -107,7 +120,8 @@ func (s sources) images() ([]image, error) {
 	server := oci.ImageConfig{Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}
 	add(shell, nil, manifest.BusyBox)
 	add(oci.ImageConfig{Cmd: []string{"sh"}, User: "1234"}, nil, manifest.NonRoot)
-	add(shell, []string{"tools"}, manifest.IpcUtils, manifest.GlibcDnsTesting)
+	add(shell, []string{"tools"}, manifest.IpcUtils)
+	add(shell, []string{"tools", "dd"}, manifest.GlibcDnsTesting)
 	add(agnhost, []string{"tools", "agnhost"}, manifest.Agnhost, manifest.AgnhostPrev)
 	add(server, []string{"tools", "agnhost", "kitten"}, manifest.Kitten)
 	add(server, []string{"tools", "agnhost", "nautilus"}, manifest.Nautilus)
@@ -225,6 +239,12 @@ func (s sources) agnhost(l *layer, pause image) {
 	for _, b := range pause.layers {
 		serve("blobs", b)
 	}
+}
+
+// dd adds the dd of Debian's coreutils, which writes around caches (oflag=nocache) as tests of volumes want. busybox's
+// does not. It needs no library but libc, which tools has.
+func (s sources) dd(l *layer) {
+	l.file("bin/dd", 0o755, filepath.Join(s.debian, "coreutils", "bin", "dd"))
 }
 
 // page adds what the Dockerfiles of kitten and nautilus add to agnhost. A test of image volumes looks for the name of
