@@ -139,7 +139,7 @@ E2E := ./test/e2e/lab ./test/e2e/crash ./test/e2e/pods ./test/e2e/...
 E2E_ALONE := ./test/e2e/hostile
 
 .PHONY: test-e2e
-test-e2e: bin/registry ## run the tests on a real control plane, runtime and kernel
+test-e2e: bin/registry bin/images/postgresql.tar ## run the tests on a real control plane, runtime and kernel
 	$(GO) test -tags e2e -count=1 -p 2 -timeout 30m $$($(GO) list -tags e2e $(E2E) | grep -v $(E2E_ALONE:./%=/%)$$)
 	$(GO) test -tags e2e -count=1 -timeout 30m $(E2E_ALONE)
 
@@ -158,6 +158,10 @@ lab: deps-test build bin/containerd2 bin/registry ## run every test in virtual m
 .PHONY: swap
 swap: build bench-build ## have upstream's kubelet and our agent take a node from each other, ten times, under load (root; minutes)
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 30m -v -run TestSwap ./test/e2e/swap
+
+.PHONY: database
+database: build bin/images/postgresql.tar ## run PostgreSQL on a volume while the agent is killed twenty times, the driver too, and the node is drained (root; minutes)
+	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 30m -v ./test/e2e/database
 
 .PHONY: test-long
 test-long: ## run the long tests, more than an hour: a runtime frozen for longer than a Lease, renewal of a certificate, a thousand nodes on a bad day, hostile pods one by one
