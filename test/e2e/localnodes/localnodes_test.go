@@ -54,6 +54,12 @@ func TestMain(m *testing.M) {
 // start starts an instance with several nodes. At the end of the test nothing of it may be left.
 func start(t *testing.T, nodes string, flags ...string) *rig.Cluster {
 	t.Helper()
+	return startWith(t, rig.Options{Services: true}, nodes, flags...)
+}
+
+// startWith is start with options.
+func startWith(t *testing.T, o rig.Options, nodes string, flags ...string) *rig.Cluster {
+	t.Helper()
 	if os.Geteuid() == 0 {
 		t.Cleanup(func() {
 			if err := remains(); err != nil {
@@ -61,8 +67,8 @@ func start(t *testing.T, nodes string, flags ...string) *rig.Cluster {
 			}
 		})
 	}
-	return rig.New(t, "local", rig.Options{Services: true, UpFlags: append([]string{"--nodes", nodes, "--pod-cidr",
-		"10.85.0.0/16"}, flags...)})
+	o.UpFlags = append([]string{"--nodes", nodes, "--pod-cidr", "10.85.0.0/16"}, flags...)
+	return rig.New(t, "local", o)
 }
 
 // TestRenewal: a node renews its client certificate and its serving certificate long before they expire, and stays
