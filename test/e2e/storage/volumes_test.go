@@ -57,7 +57,7 @@ func TestStatefulSet(t *testing.T) {
 	k.kubectl("delete", "pod", "keeper-0")
 	k.wantStarts(3)
 
-	starts := 3 + k.grow("128Mi")
+	starts := k.grow("128Mi", 3)
 	k.copies(starts)
 
 	// `down`, and `up` again.
@@ -108,9 +108,9 @@ func (k keeper) wantStarts(n int) {
 }
 
 // grow asks for a larger volume, and waits until the claim and the file system in the pod have that size. Where root
-// may not grow an ext4 that is mounted, the volume grows when its pod starts again. grow returns how often the pod was
-// started again.
-func (k keeper) grow(size string) (starts int) {
+// may not grow an ext4 that is mounted, the volume grows when its pod starts again. starts is how often the pod has
+// started; grow returns how often it has afterwards.
+func (k keeper) grow(size string, starts int) int {
 	k.t.Helper()
 	k.kubectl("patch", "persistentvolumeclaim", "data-keeper-0", "--patch",
 		`{"spec":{"resources":{"requests":{"storage":"`+size+`"}}}}`)
@@ -118,8 +118,8 @@ func (k keeper) grow(size string) (starts int) {
 		k.kubectl("wait", "persistentvolumeclaim/data-keeper-0", "--for=condition=FileSystemResizePending", "--timeout="+
 			soon.String())
 		k.kubectl("delete", "pod", "keeper-0")
-		starts = 1
-		k.wantStarts(3 + starts)
+		starts++
+		k.wantStarts(starts)
 	}
 	k.kubectl("wait", "persistentvolumeclaim/data-keeper-0", "--for=jsonpath={.status.capacity.storage}="+size,
 		"--timeout="+soon.String())
