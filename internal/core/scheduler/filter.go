@@ -200,7 +200,10 @@ func (c *state) firstRejecting(rules []*filter, d *demand, r row) *filter {
 type Verdict struct {
 	Node    string
 	Plugin  string   // upstream's name of the plugin that rejected the node; empty: the node is feasible
+	Rule    RuleSet  // the rule that rejected it; zero: none
 	Reasons []string // in upstream's words
+	// Short is, if RuleResources rejected it, each resource of which the node has too little left.
+	Short []Shortage
 	// Final says that evicting pods from the node would not help.
 	Final bool
 	// Detail has the numbers behind the reason, if there are any.
@@ -214,10 +217,14 @@ func (c *state) verdict(d *demand, self PodID, r row) Verdict {
 		f := c.firstRejecting(d.profile.filters, d, r)
 		if f != nil {
 			v.Plugin = f.plugin
+			v.Rule = f.rule
 			v.Reasons = f.explain(c, d, r, nil)
 			v.Final = f.final(c, d, r)
-			if f.rule == RuleNUMA {
+			switch f.rule {
+			case RuleNUMA:
 				v.Detail = c.detailNUMA(d, r)
+			case RuleResources:
+				v.Short = c.shortages(d, r)
 			}
 		}
 		return f == nil

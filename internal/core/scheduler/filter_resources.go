@@ -60,6 +60,38 @@ func (resourceFilter) explain(c *state, d *demand, r row, reasons []string) []st
 	return reasons
 }
 
+// Pods is the Resource of a Shortage of room for one more pod, whatever it requests.
+const Pods = "pods"
+
+// A Shortage is a resource of which a node has too little left for a pod, in its base unit.
+type Shortage struct {
+	Resource    string
+	Asked       int64 // by the pod
+	Requested   int64 // by the pods that count on the node
+	Allocatable int64
+}
+
+// Free returns what is left. It is negative on a node that is over-committed.
+func (s Shortage) Free() int64 { return s.Allocatable - s.Requested }
+
+// shortages returns, for a row without room, what it lacks, in the order of explain.
+func (c *state) shortages(d *demand, r row) (out []Shortage) {
+	if !FitsOneMore(c.podCount[r], c.podsMax[r]) {
+		out = append(out, Shortage{Resource: Pods, Asked: 1, Requested: c.podCount[r], Allocatable: c.podsMax[r]})
+	}
+	for _, q := range d.requests {
+		if c.lacks(&d.needs, r, q) {
+			out = append(out, Shortage{
+				Resource:    c.columns.all[q.column].resource,
+				Asked:       q.value,
+				Requested:   c.columns.takes(q.column, r),
+				Allocatable: c.columns.has(q.column, r),
+			})
+		}
+	}
+	return out
+}
+
 // final: no eviction frees more than the node has.
 func (resourceFilter) final(c *state, d *demand, r row) bool {
 	for _, q := range d.requests {

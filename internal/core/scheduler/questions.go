@@ -1,5 +1,11 @@
 package scheduler
 
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
 // This file has the Placer's methods that answer questions other than Next.
 
 // Pending returns the number of pods in each pool, by upstream's names.
@@ -33,6 +39,99 @@ func (p *Placer) Evictions(pod Pod) (out []Preemption) {
 	return out
 }
 
+// Judge is Verdicts, with the Failure that follows from them. failure is nil if some node is feasible.
+func (p *Placer) Judge(pod Pod) (all []Verdict, failure *Failure) {
+	p.cluster.ask(&pod, func(d *demand) {
+		all = p.cluster.verdicts(d, pod.ID)
+		failure = failureOf(newFailure(len(all), d), all)
+	})
+	return all, failure
+}
+
+// failureOf adds the reasons of all to f. It returns nil if some node is feasible.
+func failureOf(f *Failure, all []Verdict) *Failure {
+	for i := range all {
+		v := &all[i]
+		if v.Plugin == "" {
+			return nil
+		}
+		f.Rejected |= v.Rule
+		for _, reason := range v.Reasons {
+			f.Reasons[reason]++
+		}
+	}
+	return f
+}
+
+// VerdictOn judges pod for one node. known is false if there is no such node.
+func (p *Placer) VerdictOn(pod Pod, node string) (v Verdict, known bool) {
+	r, known := p.cluster.rows[node]
+	if !known || !p.cluster.seen[r] {
+		return Verdict{}, false
+	}
+	p.cluster.ask(&pod, func(d *demand) { v = p.cluster.verdict(d, pod.ID, r) })
+	return v, true
+}
+
+// Preempt returns the preemption that would be chosen for a pod that fits nowhere. If there is none, why may say the
+// reason.
+func (p *Placer) Preempt(pod Pod) (made *Preemption, why string) {
+	p.cluster.ask(&pod, func(d *demand) { made, why = p.cluster.preempt(d, pod.ID) })
+	return made, why
+}
+
+// Likeness returns a text that is the same for pods that no rule can tell apart as long as no fact changes. A pod with
+// a nomination of its own is like no other.
+func (p *Placer) Likeness(pod Pod) (text string) {
+	p.cluster.ask(&pod, func(d *demand) { text = d.class.key + d.key })
+	if p.cluster.nominations[pod.ID] != nil {
+		text += string(pod.ID)
+	}
+	return text
+}
+
+// Hold keeps what is computed for pod until release is called: several questions about it, and about pods that differ
+// from it in little, do not count the pods that its terms select again.
+func (p *Placer) Hold(pod Pod) (release func()) {
+	c := p.cluster
+	k, who := c.compile(&pod), c.identify(&pod)
+	c.demandOf(k, who, pod.Owner)
+	return func() {
+		c.dropClass(k)
+		c.dropIdentity(who)
+	}
+}
+
+// Room is what a node has for pods, and what its pods request.
+type Room struct {
+	Resources     []ResourceRoom // sorted by name
+	Pods, PodsMax int64
+}
+
+// ResourceRoom is one resource of a node, in its base unit.
+type ResourceRoom struct {
+	Resource               string
+	Allocatable, Requested int64
+}
+
+// RoomOn returns what a node has. known is false if there is no such node.
+func (p *Placer) RoomOn(node string) (room Room, known bool) {
+	c := p.cluster
+	r, known := c.rows[node]
+	if !known || !c.seen[r] {
+		return Room{}, false
+	}
+	room = Room{Pods: c.podCount[r], PodsMax: c.podsMax[r]}
+	for name, i := range c.columns.byName {
+		of := ResourceRoom{Resource: name, Allocatable: c.columns.has(i, r), Requested: c.columns.takes(i, r)}
+		if of.Allocatable != 0 || of.Requested != 0 {
+			room.Resources = append(room.Resources, of)
+		}
+	}
+	slices.SortFunc(room.Resources, func(a, b ResourceRoom) int { return cmp.Compare(a.Resource, b.Resource) })
+	return room, true
+}
+
 // ask calls question with the demand of pod.
 func (c *cluster) ask(pod *Pod, question func(*demand)) {
 	k, who := c.compile(pod), c.identify(pod)
@@ -40,3 +139,6 @@ func (c *cluster) ask(pod *Pod, question func(*demand)) {
 	c.dropClass(k)
 	c.dropIdentity(who)
 }
+
+// Priorities returns the priorities that pods on nodes have, sorted.
+func (p *Placer) Priorities() []int32 { return slices.Sorted(maps.Keys(p.cluster.atPriority)) }

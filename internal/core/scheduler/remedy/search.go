@@ -1,0 +1,234 @@
+package remedy
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
+)
+
+// optionsMax bounds the changes of which the fewest are searched, one by one. Chosen: no pod of a sane author has more
+// terms that one rule reads. Of more, all are proposed together.
+const optionsMax = 32
+
+// stepsMax bounds how many rejections one remedy may end. Chosen: twice the number of rules; each rule rejects once, or
+// a second time because of nominated pods.
+const stepsMax = 32
+
+// remedies returns the smallest remedy of each side for a pod that fits nowhere, the smallest first.
+func (w *World) remedies(pod *scheduler.Pod, all []scheduler.Verdict) (out []Remedy) {
+	gates := gatesOf(pod)
+	add := func(r *Remedy) {
+		if r == nil {
+			return
+		}
+		if len(gates) > 0 {
+			r.Changes = append(slices.Clone(gates), r.Changes...)
+			r.cost.rules++
+		}
+		out = append(out, *r)
+	}
+	if len(pod.Unsupported) > 0 {
+		return nil // the core does not know all that the pod needs
+	}
+	for _, r := range w.preemptions(pod) {
+		add(&r)
+	}
+	add(w.changedPod(pod, all))
+	add(w.changedNode(pod, all))
+	add(w.anotherNode(pod, all))
+	slices.SortStableFunc(out, func(a, b Remedy) int { return a.cost.compare(b.cost) })
+	return out
+}
+
+func gatesOf(pod *scheduler.Pod) (out []Change) {
+	for _, g := range pod.Gates {
+		out = append(out, Change{Kind: RemoveGate, Name: g})
+	}
+	return out
+}
+
+// An attempt makes changes for one node until that is feasible.
+type attempt struct {
+	// judge asks about the node with the changes made.
+	judge func(changes []Change) scheduler.Verdict
+	// options returns what may end the rejection v. exact says that all of it is needed; otherwise some of it may do.
+	options func(v *scheduler.Verdict) (of []Change, exact bool)
+}
+
+// run returns changes with which the node is feasible, if they cost less than best. nil: there are none.
+func (a *attempt) run(v scheduler.Verdict, best *Remedy) (made []Change, sum cost) {
+	for range stepsMax {
+		if v.Plugin == "" {
+			return made, sum
+		}
+		more := a.step(&v, made)
+		if len(more) == 0 {
+			return nil, cost{}
+		}
+		sum = sum.plus(costOf(more))
+		if best != nil && sum.compare(best.cost) >= 0 {
+			return nil, cost{}
+		}
+		made = append(made, more...)
+		v = a.judge(made)
+	}
+	return nil, cost{}
+}
+
+// step returns the changes, besides those that were made, that end one rejection. nil: none do.
+func (a *attempt) step(v *scheduler.Verdict, made []Change) []Change {
+	of, exact := a.options(v)
+	of = slices.DeleteFunc(of, func(c Change) bool { return slices.Contains(made, c) })
+	if len(of) == 0 {
+		return nil
+	}
+	ends := func(some []Change) bool {
+		return a.judge(append(slices.Clone(made), some...)).Rule != v.Rule
+	}
+	if !exact && len(of) <= optionsMax {
+		for i := range of {
+			if ends(of[i : i+1]) {
+				return of[i : i+1]
+			}
+		}
+	}
+	if !ends(of) {
+		return nil
+	}
+	if exact || len(of) > optionsMax {
+		return of
+	}
+	for i := len(of) - 1; i >= 0; i-- {
+		if fewer := slices.Delete(slices.Clone(of), i, i+1); ends(fewer) {
+			of = fewer
+		}
+	}
+	return of
+}
+
+// candidate is a node with a lower bound of the cost of its remedy.
+type candidate struct {
+	v     *scheduler.Verdict
+	bound cost
+}
+
+// A try finds changes for the node of a verdict, if they cost less than the best so far. nil: there are none.
+type try func(v *scheduler.Verdict, best *Remedy) ([]Change, cost)
+
+// cheapest tries the nodes in the order of bound, until no other can be cheaper. bound returns false for a node that no
+// change can help.
+func cheapest(
+	all []scheduler.Verdict, bound func(*scheduler.Verdict) (cost, bool),
+	try try,
+) (best *Remedy) {
+	var nodes []candidate
+	for i := range all {
+		if least, may := bound(&all[i]); may {
+			nodes = append(nodes, candidate{v: &all[i], bound: least})
+		}
+	}
+	slices.SortStableFunc(nodes, func(a, b candidate) int { return a.bound.compare(b.bound) })
+	for _, n := range nodes {
+		if best != nil && n.bound.compare(best.cost) >= 0 {
+			break
+		}
+		if made, sum := try(n.v, best); len(made) > 0 {
+			best = &Remedy{Node: n.v.Node, Changes: made, cost: sum}
+		}
+	}
+	return best
+}
+
+// tryPod returns a try of changes of the pod.
+func (w *World) tryPod(pod *scheduler.Pod) try {
+	return func(v *scheduler.Verdict, best *Remedy) ([]Change, cost) {
+		a := attempt{
+			judge: func(changes []Change) scheduler.Verdict {
+				now, _ := w.placer.VerdictOn(ChangePod(*pod, changes), v.Node)
+				return now
+			},
+			options: func(v *scheduler.Verdict) ([]Change, bool) { return podOptions(pod, w.nodes[v.Node], v) },
+		}
+		return a.run(*v, best)
+	}
+}
+
+// tryNode returns a try of changes of the node. It leaves the node as it was.
+func (w *World) tryNode(pod *scheduler.Pod) try {
+	return func(v *scheduler.Verdict, best *Remedy) ([]Change, cost) {
+		original := *w.nodes[v.Node]
+		defer w.placer.NodeSeen(w.now, original)
+		a := attempt{
+			judge: func(changes []Change) scheduler.Verdict {
+				w.placer.NodeSeen(w.now, ChangeNode(original, changes))
+				now, _ := w.placer.VerdictOn(*pod, v.Node)
+				return now
+			},
+			options: func(v *scheduler.Verdict) ([]Change, bool) { return nodeOptions(pod, &original, v) },
+		}
+		return a.run(*v, best)
+	}
+}
+
+// changedPod returns the smallest change of the pod that lets it onto some node.
+func (w *World) changedPod(pod *scheduler.Pod, all []scheduler.Verdict) *Remedy {
+	best := cheapest(all, podBound, w.tryPod(pod))
+	if best == nil {
+		return nil
+	}
+	best.Of = OfPod
+	for _, v := range w.placer.Verdicts(ChangePod(*pod, best.Changes)) {
+		if v.Plugin == "" {
+			best.Fits++
+		}
+	}
+	return best
+}
+
+// changedNode returns the smallest change of one node that lets the pod onto it.
+func (w *World) changedNode(pod *scheduler.Pod, all []scheduler.Verdict) *Remedy {
+	best := cheapest(all, nodeBound, w.tryNode(pod))
+	if best != nil {
+		best.Of = OfNode
+	}
+	return best
+}
+
+// anotherNode returns a node of which one more would take the pod. Volumes and reports of NUMA nodes of a new node are
+// not known, so nothing is said about pods that need any.
+func (w *World) anotherNode(pod *scheduler.Pod, all []scheduler.Verdict) *Remedy {
+	if len(pod.Mounts) > 0 || pod.NUMA != nil && w.reports {
+		return nil
+	}
+	tried := map[string]bool{} // nodes that differ in nothing but their names
+	for i := range all {
+		v := &all[i]
+		if v.Final && v.Rule != scheduler.RuleUnschedulable && v.Rule != scheduler.RuleTaints {
+			continue // a node like this one would reject the pod, too
+		}
+		like := Another(*w.nodes[v.Node], "")
+		like.Images = nil // they do not decide whether a pod fits
+		key := fmt.Sprint(like)
+		if tried[key] {
+			continue
+		}
+		tried[key] = true
+		name := v.Node + "-new"
+		for w.nodes[name] != nil {
+			name += "-new"
+		}
+		w.placer.NodeSeen(w.now, Another(*w.nodes[v.Node], name))
+		now, _ := w.placer.VerdictOn(*pod, name)
+		w.placer.NodeGone(w.now, name)
+		if now.Plugin == "" {
+			return &Remedy{
+				Of:      OfNewNode,
+				Node:    name,
+				Changes: []Change{{Kind: AddNode, Name: v.Node}},
+				cost:    cost{rules: 1, weight: weights[AddNode]},
+			}
+		}
+	}
+	return nil
+}
