@@ -246,7 +246,8 @@ internal/csi/store: internal/core/localvolume internal/core/unit internal/host/d
 
 # what is shared by those
 internal/containerruntime: internal/host/... internal/image
-internal/explain: internal/core/eviction internal/journal internal/kube
+internal/explain: internal/core/eviction internal/core/scheduler internal/core/scheduler/remedy internal/core/unit
+    internal/journal internal/kube internal/kube/schedulerconfig internal/kube/topology internal/kube/translate
 internal/image:
 internal/journal: internal/core/eviction internal/core/unit internal/host/shortage
 internal/version:

@@ -23,3 +23,8 @@ var Fleet string
 //
 //go:embed storage.yaml
 var Storage string
+
+// Explain is the role of those who ask `plimsoll explain`: a YAML document.
+//
+//go:embed rbac-explain.yaml
+var Explain string

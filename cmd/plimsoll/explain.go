@@ -12,92 +12,150 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/cluster"
 	"github.com/plimsoll-dev/plimsoll/internal/explain"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 )
 
 func newExplainCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "explain",
-		Short: "Say why something was done to a pod or a node, with numbers",
-		Long: `Say why something was done to a pod or a node, with the numbers behind the decision. Nodes with plimsoll's
-agent keep a journal of their evictions: which thresholds were met, the order of the pods, and which pods were
-evicted.`,
-		Example: `  plimsoll explain pod web-0
+		Short: "Say why pods wait, what became of a pod, what a node carries, with numbers",
+		Long: `Say why pods wait and what would let them in, what became of a pod, what a node carries and what keeps pods
+off it, with the numbers behind it. The cluster may have any scheduler and any kubelets, and nothing has to be installed
+in it: its objects are read once, and judged as kube-scheduler judges. Nothing is changed. deploy/rbac-explain.yaml has
+a role for it. Nodes with plimsoll's agent also keep a journal of their evictions, which is printed too.`,
+		Example: `  plimsoll explain pending
+  plimsoll explain pod shop/web-0
   plimsoll explain node worker-3`,
 	}
-	c.AddCommand(newExplainPodCommand(), newExplainNodeCommand())
+	c.AddCommand(newExplainPendingCommand(), newExplainPodCommand(), newExplainNodeCommand())
 	c.RunE = func(c *cobra.Command, args []string) error {
-		return usageError{fmt.Errorf("explain: %q: want pod or node (see plimsoll explain --help)", strings.Join(args, " "))}
+		return usageError{fmt.Errorf("explain: %q: want pending, pod or node (see plimsoll explain --help)",
+			strings.Join(args, " "))}
 	}
 	return c
 }
 
-// explainFlags are the flags of the verbs that read a node's journal.
+// explainFlags are the flags of the verbs of explain.
 type explainFlags struct {
 	kubeconfig string
+	config     string
 	cluster    cluster.Options
 	output     *outputFormat
-	question   explain.Question
+	newest     int
 }
 
 func (f *explainFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "",
 		"kubeconfig `file` of the cluster (default: $KUBECONFIG, else this machine's own cluster)")
-	c.Flags().IntVar(&f.question.Newest, "last", 5, "print only that many of the newest records; 0: all that are kept")
-	f.output = addOutputFlag(c, outputTable, outputJSON)
+	c.Flags().StringVar(&f.config, "config", "",
+		"KubeSchedulerConfiguration `file` of the cluster's scheduler (default: upstream's defaults)")
+	f.output = addOutputFlag(c, outputTable, outputJSON, outputYAML)
 	instanceFlags(c, &f.cluster)
 }
 
-func (f *explainFlags) ask(c *cobra.Command) error {
+// addLast adds the flag that bounds how much of a node's journal is printed.
+func (f *explainFlags) addLast(c *cobra.Command) {
+	c.Flags().IntVar(&f.newest, "last", 5,
+		"print only that many of the newest records of the journal; 0: all that are kept")
+}
+
+// asker returns what asks the cluster.
+func (f *explainFlags) asker(c *cobra.Command) (*explain.Asker, error) {
+	config, warnings, err := schedulerconfig.Load(f.config)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	for _, w := range warnings {
+		fmt.Fprintln(c.ErrOrStderr(), "plimsoll: warning:", f.config+":", w)
+	}
 	file := cmp.Or(f.kubeconfig, os.Getenv("KUBECONFIG"))
 	if file == "" {
 		kept, err := cluster.Load(f.cluster)
 		if err != nil {
-			return usageError{fmt.Errorf("--kubeconfig: not given, and there is no cluster here: %w", err)}
+			return nil, usageError{fmt.Errorf("--kubeconfig: not given, and there is no cluster here: %w", err)}
 		}
 		if file, err = cluster.AdminKubeconfig(kept); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	client, err := kube.NewClient(kube.Options{Kubeconfig: file, UserAgent: "plimsoll-explain"})
+	client, err := kube.NewClient(kube.Options{Kubeconfig: file, UserAgent: "plimsoll-explain", QPS: -1})
 	if err != nil {
-		return usageError{err}
+		return nil, usageError{err}
 	}
-	answer, err := explain.Ask(c.Context(), client, f.question)
-	if err != nil {
-		return err
+	return &explain.Asker{Client: client, Config: config, Newest: f.newest}, nil
+}
+
+func newExplainPendingCommand() *cobra.Command {
+	var f explainFlags
+	c := &cobra.Command{
+		Use:   "pending",
+		Short: "Say what waiting pods lack, and what would let them in",
+		Long: `Say what the pods that wait for a node lack. Pods with the same answer are one group, the largest first: how
+many nodes give each reason, which node is the nearest miss, and the smallest change of the pod, of a node, or of a
+disruption budget that lets the pod in. Each change was tried on the scheduler's rules before it is proposed. Pods are
+judged one by one: what lets one of a group in need not have room for all of it.`,
+		Example: `  plimsoll explain pending --kubeconfig cluster.conf
+  plimsoll explain pending -o json`,
+		Args: cobra.NoArgs,
 	}
-	text, err := answer.Text()
-	if f.output.chosen == outputJSON {
-		text, err = answer.JSON()
+	f.add(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		asker, err := f.asker(c)
+		if err != nil {
+			return err
+		}
+		answer, err := asker.Waiting(c.Context())
+		if err != nil {
+			return err
+		}
+		return printResult(c, answer, f.output)
 	}
-	if err != nil {
-		return err
-	}
-	_, err = c.OutOrStdout().Write(text)
-	return err
+	return c
 }
 
 func newExplainPodCommand() *cobra.Command {
 	var f explainFlags
+	var namespace, node string
 	c := &cobra.Command{
-		Use:   "pod NAME",
-		Short: "Say why a pod was evicted",
-		Long: `Say why a pod was evicted: which thresholds were met, how much was available and how much was missing; the
-pods of its node in the order of eviction, with what each used and requested; which pods were evicted, and how long it
-took. The pod's node answers from its journal, which outlives the pod and the agent. Nothing is changed.`,
-		Example: `  plimsoll explain pod web-0 --namespace shop
-  plimsoll explain pod web-0 --node worker-3 -o json`,
+		Use:   "pod [NAMESPACE/]NAME",
+		Short: "Say what became of a pod, and why",
+		Long: `Say what became of a pod. Of a pod that waits for a node: how many nodes reject it for each reason, the nearest
+miss, and the smallest changes that let it in, each tried on the scheduler's rules. Of a pod on a node: what its status
+and the Events about it say. If the node has plimsoll's agent and evicted the pod, also the journal: which thresholds
+were met, how much was missing, the pods of the node in the order of eviction, and which were evicted; this outlives the
+pod and the agent. Nothing is changed.`,
+		Example: `  plimsoll explain pod shop/web-0
+  plimsoll explain pod web-0 --namespace shop --node worker-3 -o json`,
 	}
-	c.Flags().StringVarP(&f.question.Namespace, "namespace", "n", "default", "the pod's namespace")
-	c.Flags().StringVar(&f.question.Node, "node", "",
-		"the node to ask (default: the pod's node, while the pod is in the API)")
+	c.Flags().StringVarP(&namespace, "namespace", "n", "",
+		"the pod's namespace (default: that before the slash, else default)")
+	c.Flags().StringVar(&node, "node", "",
+		"the node whose journal is read (default: the pod's node, while the pod is in the API)")
+	f.addLast(c)
 	f.add(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) != 1 {
 			return usageError{errors.New("explain pod: want the name of one pod")}
 		}
-		f.question.Pod = args[0]
-		return f.ask(c)
+		name := args[0]
+		if before, after, slash := strings.Cut(name, "/"); slash {
+			if namespace != "" && namespace != before {
+				return usageError{fmt.Errorf("explain pod: %q: is in namespace %q, but --namespace is %q", name, before, namespace)}
+			}
+			namespace, name = before, after
+		}
+		if name == "" || strings.Contains(name, "/") {
+			return usageError{fmt.Errorf("explain pod: %q: want NAME or NAMESPACE/NAME", args[0])}
+		}
+		asker, err := f.asker(c)
+		if err != nil {
+			return err
+		}
+		answer, err := asker.Pod(c.Context(), cmp.Or(namespace, "default"), name, node)
+		if err != nil {
+			return err
+		}
+		return printResult(c, answer, f.output)
 	}
 	return c
 }
@@ -106,18 +164,28 @@ func newExplainNodeCommand() *cobra.Command {
 	var f explainFlags
 	c := &cobra.Command{
 		Use:   "node NAME",
-		Short: "Say what a node decided about its pods",
-		Long: `Say what a node decided about its pods: every eviction that its journal still has, the newest last, and the
+		Short: "Say what a node carries, and what keeps pods off it",
+		Long: `Say what a node carries: of each resource the capacity, what is reserved, allocatable, requested by its pods, and
+free; its largest pods; its conditions and taints with their causes and since when; for which reasons it rejects the
+pods that wait. If it has plimsoll's agent, also every eviction that its journal still has, the newest last, and the
 changes of pressure without an eviction. Nothing is changed.`,
 		Example: `  plimsoll explain node worker-3 --last 20`,
 	}
+	f.addLast(c)
 	f.add(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if len(args) != 1 {
+		if len(args) != 1 || args[0] == "" {
 			return usageError{errors.New("explain node: want the name of one node")}
 		}
-		f.question.Node = args[0]
-		return f.ask(c)
+		asker, err := f.asker(c)
+		if err != nil {
+			return err
+		}
+		answer, err := asker.Node(c.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		return printResult(c, answer, f.output)
 	}
 	return c
 }

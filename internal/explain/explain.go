@@ -1,204 +1,228 @@
-// Package explain reads a node's journal and prints why something was done to a pod or to the node, with the numbers of
-// the decision.
+// Package explain says why something is as it is in a cluster: why pods wait (Waiting), what became of a pod (Pod),
+// what a node carries and what keeps pods off it (Node).
 //
-// It finds the pod's node in the API. It asks that node's agent through the API server (the node proxy, so the caller
-// needs permission for nodes/proxy). It prints the records: which thresholds were met, how pods were ranked and with
-// which numbers, which pods were evicted, and how. For a pod that is no longer in the API, the caller must name the
-// node.
+// # Model
 //
-// The package decides nothing. It prints decisions from records, which have all their inputs (internal/journal).
+// A question reads the cluster's objects once, and asks the core: core/scheduler judges, core/scheduler/remedy finds
+// the smallest changes. Nothing has to be installed in the cluster, and it may have any scheduler: the core decides as
+// kube-scheduler does with its defaults, or with the configuration that is given. What a scheduler, a kubelet or a
+// controller said itself is in the objects' status and in Events, and is printed next to it. A node with plimsoll's
+// agent also has a journal of its evictions; it is read through the API server (nodes/proxy).
+//
+// A question works with what the caller may read. Nodes and pods are necessary to judge. Of everything else that could
+// not be read, the answer says what it is and what that means (Unseen).
+//
+// # Invariants
+//
+//   - Nothing is written, and no pod is placed.
+//   - A change is proposed only if the core, asked with the change made, lets the pod in.
+//   - Counts are exact at the time of the read. A pod whose needs the core does not know is counted, and not judged.
+//
+// # What it does not do
+//
+// It decides nothing. It does not know a scheduler's extenders and plugins that are not upstream's. It does not watch:
+// the answer is as old as the read.
 package explain
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
-	"text/tabwriter"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/rest"
 
-	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
-	"github.com/plimsoll-dev/plimsoll/internal/journal"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/remedy"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 )
 
-// Question is what a user asks.
-type Question struct {
-	Namespace, Pod string // empty: the question is about the node
-	Node           string // empty: the pod's node
-	Newest         int    // how many of the newest decisions are wanted at most; 0: all
+// An Asker answers questions about one cluster.
+type Asker struct {
+	Client *kube.Client
+	Config *schedulerconfig.Config // how the cluster's scheduler is configured
+	Newest int                     // how many of the newest journal records are wanted at most; 0: all
 }
 
-// Answer is the content of a node's journal about a question.
-type Answer struct {
-	Node    string           `json:"node"`
-	Records []journal.Record `json:"records"`
+// Unseen is something that could not be read.
+type Unseen struct {
+	What   string `json:"what"`   // "persistentvolumeclaims", "the journal of node n1"
+	Error  string `json:"error"`  // why not
+	Effect string `json:"effect"` // what that means for the answer
 }
 
-// Ask asks the node's agent.
-func Ask(ctx context.Context, c *kube.Client, q Question) (Answer, error) {
-	if q.Node == "" {
-		pod := &corev1.Pod{}
-		err := c.Get(ctx, kube.Pods, q.Namespace, q.Pod, pod)
-		switch {
-		case apierrors.IsNotFound(err):
-			return Answer{}, fmt.Errorf("find pod %s/%s: the API has no such pod any more; name the node where it was: --node",
-				q.Namespace, q.Pod)
-		case err != nil:
-			return Answer{}, fmt.Errorf("find pod %s/%s: %w", q.Namespace, q.Pod, err)
-		case pod.Spec.NodeName == "":
-			return Answer{}, fmt.Errorf("find pod %s/%s: it is on no node yet", q.Namespace, q.Pod)
-		}
-		q.Node = pod.Spec.NodeName
-	}
-	body, err := journalOf(ctx, c, q)
-	if apierrors.IsNotFound(err) {
-		return Answer{}, fmt.Errorf("ask node %s for its journal: it has none (only plimsoll's agent keeps one): %w", q.Node,
-			err)
-	} else if err != nil {
-		return Answer{}, fmt.Errorf("ask node %s for its journal: %w", q.Node, err)
-	}
-	a := Answer{Node: q.Node}
-	if err := json.Unmarshal(body, &a.Records); err != nil {
-		return Answer{}, fmt.Errorf("read the journal of node %s: %w", q.Node, err)
-	}
-	if q.Newest > 0 && len(a.Records) > q.Newest {
-		a.Records = a.Records[len(a.Records)-q.Newest:]
-	}
-	return a, nil
+// Waiting is the answer about all waiting pods.
+type Waiting struct {
+	Nodes  int      `json:"nodes"`
+	Pods   int      `json:"pods"` // how many wait
+	Groups []Group  `json:"groups"`
+	Notes  []string `json:"notes,omitempty"`
+	Unseen []Unseen `json:"unseen,omitempty"`
 }
 
-// journalOf asks through the API server. The API server refuses to proxy to a loopback address. If the Node's addresses
-// show that the agent listens only on this machine's loopback, journalOf asks the agent directly.
-func journalOf(ctx context.Context, c *kube.Client, q Question) ([]byte, error) {
-	node := &corev1.Node{}
-	if err := c.Get(ctx, kube.Nodes, "", q.Node, node); err != nil {
-		return nil, err
-	}
-	local := slices.Contains(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalDNS, Address: "localhost"})
-	if !local {
-		return c.REST(corev1.SchemeGroupVersion).Get().AbsPath("/api/v1/nodes", q.Node, "proxy/journal").
-			Param("namespace", q.Namespace).Param("name", q.Pod).SetHeader("Accept", "application/json").DoRaw(ctx)
-	}
-	client, err := rest.HTTPClientFor(c.RESTConfig())
+// A Group is waiting pods with the same verdict.
+type Group struct {
+	Count int      `json:"count"`
+	Pods  []string `json:"pods"`
+	// Since is when the first of them was created.
+	Since time.Time `json:"since"`
+	// Unspoken is about how many of them no scheduler has said anything.
+	Unspoken int `json:"unspoken,omitempty"`
+	Verdict
+}
+
+// Verdict is what the core says about a waiting pod.
+type Verdict struct {
+	Summary   string   `json:"summary"`             // the text of upstream's Event; empty: it fits, or is not judged
+	NotJudged string   `json:"notJudged,omitempty"` // why the core cannot judge it
+	Gates     []string `json:"gates,omitempty"`
+	// Feasible is how many nodes would take it, FeasibleNodes some of them.
+	Feasible      int      `json:"feasible"`
+	FeasibleNodes []string `json:"feasibleNodes,omitempty"`
+	Reasons       []Reason `json:"reasons,omitempty"`
+	Nearest       *Nearest `json:"nearest,omitempty"`
+	Changes       []Remedy `json:"changes,omitempty"` // any one of them lets it in
+}
+
+// A Reason is why some nodes reject a pod.
+type Reason struct {
+	Count  int      `json:"count"`
+	Plugin string   `json:"plugin"`
+	Reason string   `json:"reason"`
+	Nodes  []string `json:"nodes"` // some of them
+}
+
+// Nearest is the nearest miss.
+type Nearest struct {
+	Node    string   `json:"node"`
+	Plugin  string   `json:"plugin"`
+	Reasons []string `json:"reasons"`
+	Detail  string   `json:"detail,omitempty"`
+	Short   []Short  `json:"short,omitempty"`
+}
+
+// Short is a resource of which a node has too little left.
+type Short struct {
+	Resource    string `json:"resource"`
+	Asked       string `json:"asked"`
+	Free        string `json:"free"`
+	Allocatable string `json:"allocatable"`
+}
+
+// A Remedy is changes that together let a pod in.
+type Remedy struct {
+	Of         remedy.Side `json:"of"`
+	Node       string      `json:"node"` // which node takes the pod then
+	Text       string      `json:"text"`
+	Changes    []Change    `json:"changes,omitempty"`
+	Feasible   int         `json:"feasible,omitempty"` // how many nodes would take it, if the pod is changed
+	Victims    []string    `json:"victims,omitempty"`
+	Violations int         `json:"violations,omitempty"` // victims that a disruption budget protects
+}
+
+// A Change is one thing that would be different. Amounts are quantities.
+type Change struct {
+	Kind  remedy.Kind `json:"kind"`
+	Name  string      `json:"name,omitempty"`
+	Value string      `json:"value,omitempty"`
+	Taint string      `json:"taint,omitempty"`
+	From  string      `json:"from,omitempty"`
+	To    string      `json:"to,omitempty"`
+}
+
+// examplesMax is how many names stand for many (chosen: as many as fit on a line).
+const examplesMax = 5
+
+// Waiting asks why pods wait.
+func (a *Asker) Waiting(ctx context.Context) (*Waiting, error) {
+	s, err := a.read(ctx)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("explain pending: %w", err)
 	}
-	at := url.URL{
-		Scheme: "https", Host: net.JoinHostPort("localhost",
-			strconv.Itoa(int(node.Status.DaemonEndpoints.KubeletEndpoint.Port))),
-		Path: "/journal", RawQuery: url.Values{"namespace": {q.Namespace}, "name": {q.Pod}}.Encode(),
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, answerMax))
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", response.Status, bytes.TrimSpace(body))
-	}
-	return body, err
+	out := &Waiting{Nodes: s.world.Nodes(), Pods: len(s.waiting), Groups: s.groups()}
+	out.Notes, out.Unseen = s.notes(s.waiting), s.unseen
+	return out, nil
 }
 
-// answerMax bounds how much of an answer is read, in bytes. Chosen: eight times the largest journal (journal.BytesMax).
-const answerMax = 64 << 20
-
-// JSON returns the answer for programs.
-func (a Answer) JSON() ([]byte, error) {
-	out, err := json.MarshalIndent(a, "", "  ")
-	return append(out, '\n'), err
-}
-
-// Text returns the answer for people.
-func (a Answer) Text() ([]byte, error) {
-	var out bytes.Buffer
-	printed := 0
-	for _, r := range a.Records {
-		if r.Kind != journal.Eviction {
+// groups judges the waiting pods.
+func (s *snapshot) groups() []Group {
+	var facts []scheduler.Pod
+	aside := map[string][]scheduler.Pod{} // by why they are not judged
+	for _, p := range s.waiting {
+		if why := s.notJudged(&p.fact); why != "" {
+			aside[why] = append(aside[why], p.fact)
 			continue
 		}
-		var d journal.Decision
-		if err := json.Unmarshal(r.Detail, &d); err != nil {
-			return nil, fmt.Errorf("read record %d of node %s: %w", r.Number, a.Node, err)
-		}
-		if printed++; printed > 1 {
-			out.WriteByte('\n')
-		}
-		fmt.Fprintf(&out, "%s  node %s, decision %d\n", r.Time.UTC().Format(time.RFC3339), a.Node, r.Number)
-		if err := write(&out, d); err != nil {
-			return nil, err
-		}
+		facts = append(facts, p.fact)
 	}
-	if printed == 0 {
-		fmt.Fprintf(&out, "The journal of node %s has no decision about that.\n", a.Node)
+	out := []Group{}
+	for _, g := range s.world.Groups(facts) {
+		out = append(out, s.group(g.Pods, verdictOf(&g.Answer)))
 	}
-	return out.Bytes(), nil
+	for why, pods := range aside {
+		out = append(out, s.group(pods, Verdict{NotJudged: why}))
+	}
+	slices.SortStableFunc(out, func(a, b Group) int {
+		if a.Count != b.Count {
+			return b.Count - a.Count
+		}
+		return strings.Compare(a.Pods[0], b.Pods[0])
+	})
+	return out
 }
 
-// write prints one decision.
-func write(out *bytes.Buffer, d journal.Decision) error {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	if len(d.Decided.Met) > 0 {
-		fmt.Fprintln(table, "SIGNAL\tTHRESHOLD\tAVAILABLE\tCAPACITY\tKIND\tMET FOR\tMISSING\tBEING FREED\tNOTE")
-	} else {
-		fmt.Fprintln(table, "No threshold is met.")
-	}
-	for _, m := range d.Decided.Met {
-		kind := "hard"
-		if !m.IsHard() {
-			kind = fmt.Sprintf("soft, after %v", m.Grace)
+func (s *snapshot) group(pods []scheduler.Pod, v Verdict) Group {
+	g := Group{Count: len(pods), Verdict: v}
+	for _, fact := range pods {
+		p := s.waiting[fact.ID]
+		g.Pods = append(g.Pods, p.name())
+		if created := p.pod.CreationTimestamp.Time; g.Since.IsZero() || created.Before(g.Since) {
+			g.Since = created
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%v\t%s\t%s\t%s\n", m.Signal, eviction.Amount(m.Signal, m.Amount),
-			eviction.Amount(m.Signal, m.Available),
-			eviction.Amount(m.Signal, m.Capacity), kind, d.Now.Sub(m.Since).Round(time.Millisecond), eviction.Amount(m.Signal,
-				m.Deficit), eviction.Amount(m.Signal, m.Coming), m.Held)
-	}
-	if swap := d.Facts.Memory.Swappable(); swap > 0 {
-		fmt.Fprintf(table, "Of memory that is available, %s is swap that pods may use.\n", swap)
-	}
-	if len(d.Decided.Ranking) > 0 {
-		fmt.Fprintln(table, "\nPOD\tUSES\tREQUESTS\tPRIORITY\tFREES\tRANKED BY\tDECISION")
-	}
-	fates := map[string]string{}
-	for _, v := range d.Decided.Victims {
-		fates[v.ID] = fmt.Sprintf("evicted for %s, termination grace period %v", v.Cause, v.Grace)
-	}
-	for _, k := range d.Kills {
-		if k.How != "" {
-			fates[k.UID] += fmt.Sprintf("; SIGKILL to %d processes %v after the check began (%s)", k.Processes,
-				k.After.Round(time.Microsecond), k.How)
-		}
-		if k.Error != "" {
-			fates[k.UID] += "; " + k.Error
+		if said := conditionOf(p.pod, corev1.PodScheduled); said == nil && len(p.fact.Gates) == 0 {
+			g.Unspoken++
 		}
 	}
-	for _, r := range d.Decided.Ranking {
-		signal := d.Decided.Met[0].Signal
-		fmt.Fprintf(table, "%s/%s\t%s\t%s\t%d\t%s\t%s\t%s\n", r.Namespace, r.Name, eviction.Amount(signal, r.Usage),
-			eviction.Amount(signal, r.Request),
-			r.Priority, eviction.Amount(signal, r.Frees), r.Reason(), fates[r.ID])
-	}
-	for _, v := range d.Decided.Victims {
-		fmt.Fprintf(table, "\n%s/%s: %s\n", v.Namespace, v.Name, v.Message)
-	}
-	for _, r := range d.Decided.Reclaim {
-		fmt.Fprintf(table, "Reclaim of %s until %s is %s.\n", r.Step, r.Signal, eviction.Amount(r.Signal, r.Until))
-	}
-	fmt.Fprintf(table, "Conditions: %v.\n", d.Decided.Conditions)
-	return table.Flush()
+	slices.Sort(g.Pods)
+	return g
 }
+
+func conditionOf(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == kind {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// verdictOf puts an answer of the core into words.
+func verdictOf(a *remedy.Answer) Verdict {
+	v := Verdict{Gates: a.Gates, Feasible: len(a.Feasible), FeasibleNodes: some(a.Feasible)}
+	if a.Failure != nil {
+		v.Summary = a.Failure.String()
+	}
+	for _, r := range a.Reasons {
+		v.Reasons = append(v.Reasons, Reason{Count: len(r.Nodes), Plugin: r.Plugin, Reason: r.Text, Nodes: some(r.Nodes)})
+	}
+	if n := a.Nearest; n != nil {
+		v.Nearest = &Nearest{Node: n.Node, Plugin: n.Plugin, Reasons: n.Reasons, Detail: n.Detail}
+		for _, s := range n.Short {
+			v.Nearest.Short = append(v.Nearest.Short, Short{
+				Resource:    s.Resource,
+				Asked:       quantity(s.Resource, s.Asked),
+				Free:        quantity(s.Resource, s.Free()),
+				Allocatable: quantity(s.Resource, s.Allocatable),
+			})
+		}
+	}
+	for i := range a.Remedies {
+		v.Changes = append(v.Changes, remedyOf(&a.Remedies[i]))
+	}
+	return v
+}
+
+// some returns the first few names.
+func some(names []string) []string { return names[:min(len(names), examplesMax)] }

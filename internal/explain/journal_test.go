@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -29,14 +30,15 @@ func TestTextShowsSwap(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, err := Answer{Node: "n", Records: []journal.Record{{Time: time.Unix(0, 0), Kind: journal.Eviction,
-			Detail: detail}}}.Text()
+		var text bytes.Buffer
+		err = Journal{Node: "n", Records: []journal.Record{{Time: time.Unix(0, 0), Kind: journal.Eviction,
+			Detail: detail}}}.table(&text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(string(text), "allocatableMemory.available  100Mi      90Mi") ||
-			strings.Contains(string(text), told) != want {
-			t.Errorf("swap %v: want %v of %q in\n%s", swap, want, told, text)
+		if !strings.Contains(text.String(), "allocatableMemory.available  100Mi      90Mi") ||
+			strings.Contains(text.String(), told) != want {
+			t.Errorf("swap %v: want %v of %q in\n%s", swap, want, told, &text)
 		}
 	}
 }

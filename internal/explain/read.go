@@ -1,0 +1,312 @@
+package explain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/remedy"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/topology"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
+)
+
+// pageSize is how many objects one answer of the API server has at most. Chosen: kubectl's and client-go's default.
+const pageSize = 500
+
+// atRead is the instant of all facts: nothing in the world depends on time.
+const atRead = unit.Instant(1)
+
+// snapshot is a cluster as it was read.
+type snapshot struct {
+	a        *Asker
+	world    *remedy.World
+	waiting  map[scheduler.PodID]*waitingPod
+	placedOn map[string][]scheduler.Pod // the pods on the nodes in keep
+	keep     map[string]bool
+	unseen   []Unseen
+	noClaims string // which objects, without which claims cannot be judged, could not be read; empty: none
+}
+
+// waitingPod is a pod without a node.
+type waitingPod struct {
+	pod  *corev1.Pod
+	fact scheduler.Pod
+}
+
+func (p *waitingPod) name() string { return p.pod.Namespace + "/" + p.pod.Name }
+
+// read reads the cluster. The pods on the nodes in keep are kept.
+func (a *Asker) read(ctx context.Context, keep ...string) (*snapshot, error) {
+	s := &snapshot{
+		a:        a,
+		world:    remedy.NewWorld(scheduler.Options{Profiles: a.Config.Profiles}),
+		waiting:  map[scheduler.PodID]*waitingPod{},
+		placedOn: map[string][]scheduler.Pod{},
+		keep:     map[string]bool{},
+	}
+	for _, node := range keep {
+		s.keep[node] = true
+	}
+	nodes := s.each(ctx, kube.Nodes, "", func(o runtime.Object) {
+		s.world.NodeSeen(atRead, translate.SchedulerNode(o.(*corev1.Node)))
+	})
+	pods := s.each(ctx, kube.Pods, kube.LivePods.String(), s.podSeen)
+	if err := errors.Join(nodes, pods); err != nil {
+		return nil, withRole(err)
+	}
+	if len(s.waiting) == 0 {
+		return s, nil // nothing is judged
+	}
+	s.readOthers(ctx)
+	return s, nil
+}
+
+// withRole says where a role is that allows what was asked, if err is that it is not allowed.
+func withRole(err error) error {
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	return fmt.Errorf("%w (a cluster role with all that is read is in deploy/rbac-explain.yaml)", err)
+}
+
+// podSeen records one pod.
+func (s *snapshot) podSeen(o runtime.Object) {
+	pod := o.(*corev1.Pod)
+	fact := translate.SchedulerPod(pod)
+	switch {
+	case fact.Node != "":
+		s.world.PodSeen(atRead, fact)
+		if s.keep[fact.Node] {
+			s.placedOn[fact.Node] = append(s.placedOn[fact.Node], fact)
+		}
+	case !fact.Deleting:
+		// a copy, because a pointer into the list would keep all of it
+		s.waiting[fact.ID] = &waitingPod{pod: pod.DeepCopy(), fact: fact}
+		if fact.Nominated != "" {
+			s.world.PodSeen(atRead, fact)
+		}
+	}
+}
+
+// each calls see for every object of a kind. An object may be seen twice.
+func (s *snapshot) each(ctx context.Context, k kube.Kind, fields string, see func(runtime.Object)) error {
+	o := metav1.ListOptions{Limit: pageSize, FieldSelector: fields}
+	for {
+		list := k.NewList()
+		err := s.a.Client.List(ctx, k, "", o, list)
+		if apierrors.IsResourceExpired(err) && o.Continue != "" {
+			o = metav1.ListOptions{FieldSelector: fields} // the pages are too old: all at once
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("list %s: %w", resourceText(k), err)
+		}
+		if err := meta.EachListItem(list, func(o runtime.Object) error { see(o); return nil }); err != nil {
+			return fmt.Errorf("list %s: %w", resourceText(k), err)
+		}
+		if o.Continue = list.(metav1.ListInterface).GetContinue(); o.Continue == "" {
+			return nil
+		}
+	}
+}
+
+// resourceText returns a kind as RBAC names it.
+func resourceText(k kube.Kind) string {
+	if k.Group == "" {
+		return k.Resource
+	}
+	return k.Resource + "." + k.Group
+}
+
+// source is objects that are read if they can be.
+type source struct {
+	kind   kube.Kind
+	see    func(runtime.Object)
+	effect string // what it means that they are not seen
+	// claims says that without them no pod with claims can be judged.
+	claims bool
+	// may says that an API server need not serve them.
+	may bool
+}
+
+// readOthers reads what may decide about the waiting pods besides nodes and pods.
+func (s *snapshot) readOthers(ctx context.Context) {
+	p := s.world.Placer()
+	var decoder topology.Decoder
+	sources := []source{
+		{
+			kind: kube.DisruptionBudgets,
+			see: func(o runtime.Object) {
+				s.world.BudgetSeen(atRead, translate.SchedulerBudget(o.(*policyv1.PodDisruptionBudget)))
+			},
+			effect: "preemptions are judged as if there were no disruption budgets",
+		},
+		{
+			kind: kube.Namespaces,
+			see: func(o runtime.Object) {
+				n := o.(*corev1.Namespace)
+				p.NamespaceSeen(atRead, n.Name, translate.SchedulerLabels(n.Labels))
+			},
+			effect: "a namespaceSelector in an affinity term selects no namespace",
+		},
+		{
+			kind: kube.Topologies,
+			see: func(o runtime.Object) {
+				if n, err := decoder.Decode(o.(*topology.Object)); err == nil { // else it is another agent's
+					s.world.ReportSeen(atRead, o.(*topology.Object).Name, n.State)
+				}
+			},
+			effect: "nodes are judged without regard to what is free on their NUMA nodes",
+			may:    true,
+		},
+	}
+	if s.anyWaits(func(p *scheduler.Pod) bool { return len(p.Mounts) > 0 }) {
+		sources = append(sources, s.storage()...)
+	}
+	if slices.ContainsFunc(s.a.Config.Profiles, hasHardDefaults) {
+		sources = append(sources, s.groupsOfPods()...)
+	}
+	for _, from := range sources {
+		err := s.each(ctx, from.kind, "", from.see)
+		if err == nil || from.may && apierrors.IsNotFound(err) {
+			continue
+		}
+		s.unseen = append(s.unseen, Unseen{What: resourceText(from.kind), Error: err.Error(), Effect: from.effect})
+		if from.claims {
+			s.noClaims = strings.TrimPrefix(s.noClaims+", "+resourceText(from.kind), ", ")
+		}
+	}
+}
+
+func (s *snapshot) anyWaits(which func(*scheduler.Pod) bool) bool {
+	for _, p := range s.waiting {
+		if which(&p.fact) {
+			return true
+		}
+	}
+	return false
+}
+
+// storage is the objects that decide about volumes.
+func (s *snapshot) storage() []source {
+	const unjudged = "pods with persistent volume claims are not judged"
+	p := s.world.Placer()
+	return []source{
+		{
+			kind: kube.StorageClasses,
+			see: func(o runtime.Object) {
+				p.StorageClassSeen(atRead, translate.SchedulerStorageClass(o.(*storagev1.StorageClass)))
+			},
+			effect: unjudged,
+			claims: true,
+		},
+		{
+			kind: kube.Volumes,
+			see: func(o runtime.Object) {
+				p.VolumeSeen(atRead, translate.SchedulerVolume(o.(*corev1.PersistentVolume)))
+			},
+			effect: unjudged,
+			claims: true,
+		},
+		{
+			kind: kube.VolumeClaims,
+			see: func(o runtime.Object) {
+				p.ClaimSeen(atRead, translate.SchedulerClaim(o.(*corev1.PersistentVolumeClaim)))
+			},
+			effect: unjudged,
+			claims: true,
+		},
+		{
+			kind: kube.CSINodes,
+			see: func(o runtime.Object) {
+				p.NodeStorageSeen(atRead, translate.SchedulerNodeStorage(o.(*storagev1.CSINode)))
+			},
+			effect: "nodes are judged as if they could attach any number of volumes",
+		},
+		{
+			kind: kube.CSIDrivers,
+			see: func(o runtime.Object) {
+				d := o.(*storagev1.CSIDriver)
+				p.DriverSeen(atRead, d.Name, translate.PublishesCapacities(d))
+			},
+			effect: "nodes are judged as if their storage could provision volumes of any size",
+		},
+		{
+			kind: kube.CSIStorageCapacities,
+			see: func(o runtime.Object) {
+				p.CapacitySeen(atRead, translate.SchedulerCapacity(o.(*storagev1.CSIStorageCapacity)))
+			},
+			effect: "nodes count as without storage capacity where their driver publishes it",
+		},
+		{
+			kind: kube.VolumeAttachments,
+			see: func(o runtime.Object) {
+				p.AttachmentSeen(atRead, translate.SchedulerAttachment(o.(*storagev1.VolumeAttachment)))
+			},
+			effect: "volumes that are still attached to a node count only if a pod there uses them",
+		},
+	}
+}
+
+func hasHardDefaults(p scheduler.Profile) bool {
+	return slices.ContainsFunc(p.DefaultSpread, func(c scheduler.SpreadConstraint) bool { return c.Hard })
+}
+
+// groupsOfPods is the objects that select pods. They decide about pods only if a profile has hard default spread
+// constraints.
+func (s *snapshot) groupsOfPods() (out []source) {
+	for _, k := range []kube.Kind{kube.Services, kube.ReplicationControllers, kube.ReplicaSets, kube.StatefulSets} {
+		out = append(out, source{
+			kind: k,
+			see: func(o runtime.Object) {
+				if g, ok := translate.SchedulerGroup(o); ok {
+					s.world.Placer().GroupSeen(atRead, g)
+				}
+			},
+			effect: "the default spread constraints of the profile do not reject pods of these",
+		})
+	}
+	return out
+}
+
+// notJudged returns why the core cannot judge a pod; empty: it can.
+func (s *snapshot) notJudged(pod *scheduler.Pod) string {
+	if len(pod.Unsupported) > 0 {
+		return "it needs " + strings.Join(pod.Unsupported, ", ") + ", which plimsoll's core does not know"
+	}
+	claims := slices.ContainsFunc(pod.Mounts, func(m scheduler.Mount) bool { return m.Claim != "" })
+	if claims && s.noClaims != "" {
+		return "it has persistent volume claims, and these could not be read: " + s.noClaims
+	}
+	return ""
+}
+
+// notes returns what a reader must know about the verdicts of some waiting pods.
+func (s *snapshot) notes(pods map[scheduler.PodID]*waitingPod) (out []string) {
+	for _, p := range pods {
+		known := slices.ContainsFunc(s.a.Config.Profiles, func(q scheduler.Profile) bool { return q.Name == p.fact.Profile })
+		note := fmt.Sprintf("pods of scheduler %s are judged by the profile of %s: the configuration has none of that name",
+			p.fact.Profile, s.a.Config.Profiles[0].Name)
+		if !known && !slices.Contains(out, note) {
+			out = append(out, note)
+		}
+	}
+	if len(s.a.Config.Extenders) > 0 {
+		out = append(out, "the extenders of the configuration are not asked")
+	}
+	slices.Sort(out)
+	return out
+}
