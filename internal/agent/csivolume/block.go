@@ -20,17 +20,18 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
-// Block volumes are in directories of their own, which are the kubelet's, too:
+// Block volumes have directories of their own, the same as the kubelet's:
 //
 //	<root>/plugins/kubernetes.io/csi/volumeDevices/staging/<pv>              for the driver, when it is staged
 //	<root>/plugins/kubernetes.io/csi/volumeDevices/publish/<pv>/<uid>        the device, published to a pod
 //	<root>/plugins/kubernetes.io/csi/volumeDevices/<pv>/data/vol_data.json   the record of the volume
 //	<root>/pods/<uid>/volumeDevices/kubernetes.io~csi/<pv>                   a link to the device
 //
-// The link is there before the first call for the pod and goes after the last one, as records do for others. What is
-// found is asked for again: neither tells whether the device is still the right one after the machine was restarted.
+// The link is created before the first call for the pod and removed after the last one, as the records of other volumes
+// are. A volume that is found after a restart of the agent is published again: neither link nor record says whether the
+// device is still the right one, since the machine may have restarted, too.
 
-// blockNames are names of persistent volumes that would take the place of the directories above.
+// blockNames are names of persistent volumes that are not allowed, since they are names of the directories above.
 var blockNames = map[string]bool{"staging": true, "publish": true}
 
 func (k *Manager) blockDir(elements ...string) string {
@@ -41,10 +42,10 @@ func (k *Manager) link(i id, uid types.UID) string {
 	return filepath.Join(poddir.Of(k.RootDir, uid), poddir.Devices, poddir.CSI, i.Spec)
 }
 
-// blockRecord is a path beside the record of a block volume.
+// blockRecord returns a path whose sibling is the record of a block volume.
 func (k *Manager) blockRecord(spec string) string { return k.blockDir(spec, "data", "device") }
 
-// keepRecord writes the record of a block volume, if there is none.
+// keepRecord writes the record of a block volume unless it exists.
 func (k *Manager) keepRecord(i id) error {
 	anchor := k.blockRecord(i.Spec)
 	if r, err := readRecord(anchor); r != nil || err != nil {
@@ -91,7 +92,8 @@ func (k *Manager) publishBlock(i id, pod *corev1.Pod, call func() error) (core.O
 	return core.Done, nil
 }
 
-// leaveMap removes a kubelet's second path to a published device, with the loop device by which it holds it.
+// leaveMap removes a kubelet's second path to a published device, and the loop device with which the kubelet keeps it
+// open.
 func (k *Manager) leaveMap(spec string, uid types.UID) error {
 	path := k.blockDir(spec, "dev", string(uid))
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
@@ -110,7 +112,7 @@ func (k *Manager) leaveMap(spec string, uid types.UID) error {
 	return remove(path)
 }
 
-// unpublishBlock removes what is left of a block volume after a driver has taken it from a pod.
+// unpublishBlock removes what is left of a block volume after a driver has unpublished it from a pod.
 func (k *Manager) unpublishBlock(i id, uid types.UID, err error) (core.Outcome, error) {
 	outcome, err := takenAway(core.Unpublish, k.target(i, uid), err, remove)
 	if err != nil {
@@ -120,7 +122,7 @@ func (k *Manager) unpublishBlock(i id, uid types.UID, err error) (core.Outcome, 
 		return core.Unclear, err
 	}
 	if _, err := os.Lstat(k.staging(i)); err == nil {
-		return core.Done, nil // it is to be unstaged
+		return core.Done, nil // it must still be unstaged
 	}
 	return core.Done, k.dropRecord(i.Spec)
 }
@@ -137,7 +139,7 @@ func (k *Manager) unstageBlock(i id, err error) (core.Outcome, error) {
 	return core.Done, nil
 }
 
-// remove removes a file, a link or an empty directory that may be there.
+// remove removes a file, a link or an empty directory, if it exists.
 func remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -145,7 +147,7 @@ func remove(path string) error {
 	return nil
 }
 
-// dropRecord removes the record of a block volume, unless a pod has it.
+// dropRecord removes the record of a block volume, unless a pod has the volume.
 func (k *Manager) dropRecord(spec string) error {
 	if err := remove(k.blockDir("publish", spec)); errors.Is(err, unix.ENOTEMPTY) {
 		return nil
@@ -160,7 +162,7 @@ func (k *Manager) dropRecord(spec string) error {
 	return nil
 }
 
-// findBlock tells the core which block volumes agents before this one left.
+// findBlock passes to the core the block volumes that earlier agents left.
 func (k *Manager) findBlock() {
 	ids := map[string]id{}
 	dirs, _ := filepath.Glob(k.blockDir("*"))
@@ -218,7 +220,7 @@ func blockCapability(driver Driver, s *Source) *csi.VolumeCapability {
 	}
 }
 
-// look reads a claim's sizes again: whoever asked for a larger volume changed the claim and the persistent volume.
+// look reads a claim's sizes again: a request for a larger volume changes the claim and the persistent volume.
 func (k *Manager) look(ctx context.Context, name core.Name, s *Source) {
 	select {
 	case k.looks <- struct{}{}:

@@ -31,9 +31,9 @@ func crashVolumes(t testing.TB) map[*corev1.Pod][]*Source {
 	return all
 }
 
-// TestCrash kills an agent that has volumes mounted and unmounted, at random moments, and lets another go on with what
-// it left, on the same driver. The driver must never be asked to mount what is not staged, nothing may be mounted
-// twice, and in the end nothing may be left.
+// TestCrash kills an agent that has volumes mounted and unmounted, at random moments. Another agent continues with what
+// it left, on the same driver. The driver must never be called to publish a volume that is not staged, nothing may be
+// mounted twice, and in the end nothing may be left.
 func TestCrash(t *testing.T) {
 	if at := os.Getenv(crashVar); at != "" {
 		crashingAgent(t, at)

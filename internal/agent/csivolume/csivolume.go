@@ -3,13 +3,13 @@
 //
 // # Model
 //
-// A Manager is told which pod wants which volume (Claim, Inline), and which pods have ended (Release). It carries out
-// the calls of a core/volume.Reconciler, each in a goroutine of its own, and tells it how they ended. Want and Release
-// return at once. The pod is tried again (Options.Changed) when a volume has come or gone.
+// Want tells a Manager which pod wants which volume, and Release which pods have ended. The Manager makes the calls
+// that a core/volume.Reconciler decides, each in a goroutine of its own, and passes their outcomes back to it. Want and
+// Release return at once. The pod is tried again (Options.Changed) when a volume was mounted or unmounted.
 //
 // A record is written beside a volume before the first call that may change the volume, and removed after the last one.
 // The records are all that a restarted agent needs (found.go). Directories and records are the kubelet's, so that a
-// kubelet can go on with them, and leave them to this agent:
+// kubelet can continue with them, and this agent with a kubelet's:
 //
 //	<root>/plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/globalmount        staged
 //	<root>/plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/vol_data.json      its record
@@ -23,9 +23,9 @@
 // # Invariants
 //
 //   - A call is made after its record was written, and a record is removed after the call that undoes it.
-//   - A volume is there for a pod when the driver has said so, its files have the pod's group, and the record says
+//   - A pod has a volume when the driver has said so, the volume's files have the pod's group, and the record says
 //     both.
-//   - No lock is held while a driver, the API server or a disk is waited for.
+//   - No lock is held during a call to a driver or the API server, or a wait for a disk.
 //   - Secrets and tokens are in requests only: not in records, Events, logs.
 //
 // It decides nothing about order, repetition or time. It does not attach volumes (a controller does) and does not
@@ -94,9 +94,9 @@ type Options struct {
 	// Share gives a volume to a pod's fsGroup, by its fsGroupChangePolicy.
 	Share    func(path string, pod *corev1.Pod) error
 	Recorder record.EventRecorder
-	// Changed means that a pod should be tried again. It must return soon.
+	// Changed is called when a pod must be tried again. It must return soon.
 	Changed func(types.UID)
-	// InUse means that InUse has changed: the Node's status is to be reported soon. It must return soon.
+	// InUse is called when the volumes in use have changed, so that the Node's status is reported. It must return soon.
 	InUse func()
 	// Took measures an operation: volume_mount, volume_unmount, map_volume, ... Optional.
 	Took func(plugin, operation string, migrated bool, took time.Duration, err error)
@@ -107,39 +107,39 @@ type Manager struct {
 	Options
 	ctx   context.Context
 	begun time.Time
-	looks chan struct{} // bounds how many claims are read at the same time
+	looks chan struct{} // one value for each claim that is being read
 
 	mounter mountutils.MounterForceUnmounter // of NFS
-	nfsType string                           // nfsType, but for tests
+	nfsType string                           // the constant nfsType; tests set another type of file system
 
 	mu      sync.Mutex
 	r       *core.Reconciler
 	volumes map[core.Name]*known
 	timer   *time.Timer
-	inUse   []core.Name // as InUse was called for last
+	inUse   []core.Name // the volumes in use when Options.InUse was called last
 }
 
 // known is what calls need to know of a volume. It is guarded by Manager.mu.
 type known struct {
 	id     id
-	source *Source // as last wanted; nil: it was found, and no pod has wanted it
+	source *Source // as last wanted; nil: it was found after a restart, and no pod has wanted it yet
 	spec   core.Spec
 	pods   map[types.UID]*want
 }
 
-// want is a pod that has a volume, or wants it.
+// want is a pod that has or wants a volume.
 type want struct {
 	id     id          // of an inline volume: with the pod
-	pod    *corev1.Pod // nil: it was found, and the pod has not wanted it
+	pod    *corev1.Pod // nil: it was found after a restart, and the pod has not wanted it yet
 	source *Source
 	outer  string // the volume's name in the pod
 	failed string // why the last call for the pod failed
 }
 
-// looksMax is how many claims are read at the same time (chosen: it may take long, and delays nobody).
+// looksMax is how many claims are read at the same time. Chosen: a read may take long, and nothing waits for it.
 const looksMax = 2
 
-// New returns a Manager that knows what agents before it left. Its calls end with ctx.
+// New returns a Manager that knows the volumes that earlier agents left. Its calls end with ctx.
 func New(ctx context.Context, o Options) (*Manager, error) {
 	k := &Manager{Options: o, ctx: ctx, begun: time.Now(), r: core.New(), volumes: map[core.Name]*known{}}
 	k.looks = make(chan struct{}, looksMax)
@@ -155,7 +155,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	return k, nil
 }
 
-// now is the monotonic clock for the core; never 0.
+// now returns the core's monotonic time; never 0.
 func (k *Manager) now() unit.Instant { return unit.Instant(time.Second).Add(time.Since(k.begun)) }
 
 // Place is where a volume is.
@@ -166,14 +166,14 @@ type Place struct {
 	Labelled bool // it is mounted with the SELinux label of the pod's containers
 }
 
-// WaitingError says why a volume is not there yet. Its pod is tried again when that changes, and has Events.
+// WaitingError says why a volume is not mounted yet. The pod is tried again when that changes, and has Events about it.
 type WaitingError struct{ Why string }
 
 func (e *WaitingError) Error() string { return e.Why }
 
-// Want has a volume mounted for a pod, and returns where. A WaitingError means that it is not there yet.
+// Want has a volume mounted for a pod, and returns where it is. A WaitingError means that it is not mounted yet.
 func (k *Manager) Want(ctx context.Context, pod *corev1.Pod, outer string, source *Source) (Place, error) {
-	labelled := *source // the caller's may be what a call that is on its way reads
+	labelled := *source // a copy: a call that is still running may read the caller's
 	source = &labelled
 	spec, err := k.specOf(ctx, pod, outer, source)
 	if err != nil {
@@ -223,8 +223,8 @@ func (k *Manager) known(name core.Name, id id) *known {
 	return v
 }
 
-// Release unmounts the volumes of a pod whose containers have ended. It reports whether nothing is left. If something
-// is, the pod is tried again (Options.Changed) when nothing is left.
+// Release unmounts the volumes of a pod whose containers have ended. It reports whether nothing is left. Otherwise the
+// pod is tried again (Options.Changed) when nothing is left.
 func (k *Manager) Release(uid types.UID) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -233,7 +233,7 @@ func (k *Manager) Release(uid types.UID) bool {
 	return k.r.Released(core.Pod(uid))
 }
 
-// Known means that all pods of the node are known: what none of them has or wants is taken away.
+// Known is called when all pods of the node are known: volumes that none of them has or wants are unmounted.
 func (k *Manager) Known() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -241,7 +241,7 @@ func (k *Manager) Known() {
 	k.step()
 }
 
-// DriverChanged means that a driver has registered, or is there no more.
+// DriverChanged is called when a driver has registered or has gone.
 func (k *Manager) DriverChanged(name string) {
 	_, there := k.Drivers.Driver(name)
 	k.mu.Lock()
@@ -273,8 +273,8 @@ func (k *Manager) NodeStatus(status *corev1.NodeStatus) {
 	k.step()
 }
 
-// VolumesInUse returns what the Node's status should say, given what it says. Until all pods are known, nothing is
-// taken off.
+// VolumesInUse returns the volumes in use for the Node's status, given those in it now. Until all pods are known, it
+// removes none.
 func (k *Manager) VolumesInUse(now []corev1.UniqueVolumeName) []corev1.UniqueVolumeName {
 	k.mu.Lock()
 	names, known := k.r.InUse()
@@ -291,7 +291,7 @@ func (k *Manager) VolumesInUse(now []corev1.UniqueVolumeName) []corev1.UniqueVol
 	return all
 }
 
-// step carries out what the core decides. mu is locked.
+// step carries out what the core decides. The caller holds mu.
 func (k *Manager) step() {
 	if k.ctx.Err() != nil {
 		return
@@ -333,12 +333,12 @@ func (k *Manager) step() {
 	}
 }
 
-// job is a call with what it needs.
+// job is a call with its inputs.
 type job struct {
 	call   core.Call
 	id     id
 	pod    *corev1.Pod // nil: not known any more
-	source *Source     // nil: not known any more; calls that take something away need none
+	source *Source     // nil: not known any more; calls that unmount need none
 }
 
 // carryOut makes a call and records how it ended.
@@ -364,7 +364,7 @@ func (k *Manager) carryOut(j job) {
 	}
 }
 
-// told records why a call failed, and tells the pod's user.
+// told stores why a call failed, and records an Event about it.
 func (k *Manager) told(j job, err error) {
 	v := k.volumes[j.call.Volume]
 	w := v.pods[types.UID(j.call.Pod)]
@@ -387,7 +387,7 @@ func (k *Manager) told(j job, err error) {
 		err))
 }
 
-// forget drops what the core does not know any more.
+// forget drops volumes that the core does not know any more.
 func (k *Manager) forget(name core.Name) {
 	v := k.volumes[name]
 	pods := k.r.Pods(name)
@@ -398,7 +398,7 @@ func (k *Manager) forget(name core.Name) {
 	maps.DeleteFunc(v.pods, func(uid types.UID, _ *want) bool { return !slices.Contains(pods, core.Pod(uid)) })
 }
 
-// notice tells a pod's user what it waits for, in upstream's words.
+// notice records an Event about what a pod waits for, in upstream's words.
 func (k *Manager) notice(n core.Notice) {
 	v := k.volumes[n.Volume]
 	w := v.pods[types.UID(n.Pod)]
@@ -417,7 +417,7 @@ func (k *Manager) notice(n core.Notice) {
 	k.Recorder.Event(w.pod, corev1.EventTypeWarning, "FailedMount", text)
 }
 
-// late says which volumes a pod waits for.
+// late returns the text about the volumes that a pod waits for.
 func (k *Manager) late(pod *corev1.Pod) string {
 	unmounted, unattached := []string{}, []string{}
 	for name, v := range k.volumes {
@@ -439,7 +439,8 @@ func (k *Manager) late(pod *corev1.Pod) string {
 		"failed to process volumes=[]: context deadline exceeded", unmounted, unattached)
 }
 
-// removeEmpty removes what may be left of a volume's directory: its target, its record, and the directory itself.
+// removeEmpty removes what may be left of a volume's directory if it is empty: its target, its record, and the
+// directory.
 func removeEmpty(target string) error {
 	dir := filepath.Dir(target)
 	for _, path := range []string{target, filepath.Join(dir, recordFile), dir} {

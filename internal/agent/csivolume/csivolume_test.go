@@ -31,8 +31,8 @@ func expectCalls(t *testing.T, d *testDriver, want ...string) {
 	}
 }
 
-// TestLife: two pods share a volume; its files are the volume's; an agent that is started anew calls nothing; and
-// nothing is left in the end.
+// TestLife: two pods share a volume and see its files; a restarted agent makes no calls; and nothing is left in the
+// end.
 func TestLife(t *testing.T) {
 	r := newRig(t)
 	d := startDriver(t, t.TempDir())
@@ -67,13 +67,13 @@ func TestLife(t *testing.T) {
 	r.Known()
 	expectCalls(t, d, "stage v1", "publish v1", "publish v1")
 	r.release(a)
-	r.release(b) // it was found only
+	r.release(b) // it was only found after the restart
 	r.empty()
 	expectCalls(t, d, "stage v1", "publish v1", "publish v1", "unpublish v1", "unpublish v1", "unstage v1")
 }
 
-// TestTakesOverFromAKubelet: what a kubelet mounted is asked for again, and not taken from a pod before it was
-// released.
+// TestTakesOverFromAKubelet: a volume that a kubelet mounted is mounted again, and not unmounted from a pod before it
+// was released.
 func TestTakesOverFromAKubelet(t *testing.T) {
 	r := newRig(t)
 	d := startDriver(t, t.TempDir())
@@ -98,8 +98,8 @@ func TestTakesOverFromAKubelet(t *testing.T) {
 	r.empty()
 }
 
-// TestAttached: a volume that a controller attaches is reported as in use first, and called for when it is attached,
-// with what the attachment says. Until all pods are known, what the Node's status said before stays.
+// TestAttached: a volume that a controller attaches is first reported as in use. When it is attached, the driver is
+// called, with what the attachment says. Until all pods are known, volumes in use stay in the Node's status.
 func TestAttached(t *testing.T) {
 	r := newRig(t)
 	d := startDriver(t, t.TempDir())
@@ -137,7 +137,7 @@ func TestAttached(t *testing.T) {
 	r.empty()
 }
 
-// TestInline: a volume of one pod, with what its driver wants to know of the pod.
+// TestInline: an inline volume of a pod, with what its driver requests to know about the pod.
 func TestInline(t *testing.T) {
 	r := newRig(t)
 	d := startDriver(t, t.TempDir())
@@ -159,7 +159,7 @@ func TestInline(t *testing.T) {
 		}}})
 	must(t, err)
 	path := r.place(a, source)
-	expectCalls(t, d, "publish "+source.Handle) // it is not staged, whatever the driver can
+	expectCalls(t, d, "publish "+source.Handle) // it is not staged, whatever the driver's capabilities
 	asked := d.publish[0]
 	for key, want := range map[string]string{
 		"size": "1Mi", "csi.storage.k8s.io/pod.name": "pod-a", "csi.storage.k8s.io/pod.uid": "a",
@@ -220,7 +220,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// TestTrouble: a driver that fails, one that hangs, one that lies and one that is not there; another works meanwhile.
+// TestTrouble: one driver fails, one hangs, one gives wrong answers and one is not registered; another works meanwhile.
 func TestTrouble(t *testing.T) {
 	r := newRig(t)
 	ill, well := startDriver(t, t.TempDir()), startDriver(t, t.TempDir())
@@ -257,7 +257,7 @@ func TestTrouble(t *testing.T) {
 	ill.set(func() { delete(ill.fail, "publish") })
 	r.place(a, source)
 
-	// It says that it has unmounted, and has not.
+	// The driver says that it has unmounted the volume, but it has not.
 	ill.set(func() { ill.lie["unpublish"] = true })
 	if r.Release(a.UID) {
 		t.Error("released at once")
@@ -292,7 +292,7 @@ func (r *rig) event(t *testing.T, text string) {
 	})
 }
 
-// TestGrows: a volume that is larger than its claim's status says is expanded on the node, and the claim told.
+// TestGrows: a volume that is larger than its claim's status says is expanded on the node, and the status is updated.
 func TestGrows(t *testing.T) {
 	r := newRig(t)
 	d := startDriver(t, t.TempDir())
@@ -316,8 +316,8 @@ func TestGrows(t *testing.T) {
 	r.empty()
 }
 
-// TestBlock: two pods have a block volume, an agent that is started anew asks for it again, and nothing is left in the
-// end; with and without staging. A driver that gives something else than a device is told so.
+// TestBlock: two pods have a block volume, a restarted agent has it published again, and nothing is left in the end;
+// with and without staging. If a driver publishes something other than a device, that is an error.
 func TestBlock(t *testing.T) {
 	for _, staged := range []bool{true, false} {
 		r := newRig(t)
@@ -335,7 +335,7 @@ func TestBlock(t *testing.T) {
 			t.Errorf("the pod's link leads to %q, %v; want %q", got, err, path)
 		}
 		r.place(b, source)
-		kubelets := r.blockDir("pv-v1", "dev", "a") // a kubelet binds the device there, too
+		kubelets := r.blockDir("pv-v1", "dev", "a") // a kubelet also binds the device there
 		must(t, os.MkdirAll(filepath.Dir(kubelets), 0o750))
 		must(t, d.bindDevice(kubelets))
 		r.start()
@@ -368,7 +368,7 @@ func TestBlock(t *testing.T) {
 	}
 }
 
-// TestUnfinishedRecord: what an agent left that was killed while it wrote the record of a block volume is removed.
+// TestUnfinishedRecord: if an agent was killed while it wrote the record of a block volume, what it left is removed.
 func TestUnfinishedRecord(t *testing.T) {
 	r := newRig(t)
 	must(t, os.MkdirAll(r.root+"/plugins/kubernetes.io/csi/volumeDevices/pv/data", 0o750))
@@ -379,7 +379,7 @@ func TestUnfinishedRecord(t *testing.T) {
 	}
 }
 
-// TestGrowsLater: a claim that is given a larger volume while a pod has it is looked at again, and expanded.
+// TestGrowsLater: if a claim's volume is enlarged while a pod has it, the claim is read again and the volume expanded.
 func TestGrowsLater(t *testing.T) {
 	r := newRig(t)
 	d := startDriver(t, t.TempDir())

@@ -66,7 +66,7 @@ var (
 // dirMode is the kubelet's mode of the directories above volumes.
 const dirMode = 0o750
 
-// do makes a call, with all that belongs to it.
+// do makes a call, with the records and checks that belong to it.
 func (k *Manager) do(j job) (core.Outcome, error) {
 	ctx, cancel := context.WithTimeout(k.ctx, core.CallMax)
 	defer cancel()
@@ -132,11 +132,11 @@ func ended(verb core.Verb, err error) core.Outcome {
 	return core.OutcomeOf(verb, core.Code(status.Code(err)))
 }
 
-// unfinish takes from a volume's record that it is there for certain. An agent that is started while the call that
-// takes the volume away is still on its way must not believe so.
+// unfinish removes from a volume's record that the volume is certainly mounted. If the agent is restarted while the
+// call that unmounts the volume is still running, the next agent must not rely on the record.
 func unfinish(target string, i id) error {
 	if i.Block {
-		return nil // its record says nothing of the kind
+		return nil // its record does not say that the volume is mounted
 	}
 	r, err := readRecord(target)
 	if err != nil || !r.done() {
@@ -146,8 +146,8 @@ func unfinish(target string, i id) error {
 	return r.write(target)
 }
 
-// takenAway removes what is left of a volume that a driver says it has taken away. A driver that lies, so that
-// something is still mounted there, is asked again.
+// takenAway removes what is left of a volume that a driver says it has unmounted. If something is still mounted there,
+// the driver is called again.
 func takenAway(verb core.Verb, target string, err error, remove func(target string) error) (core.Outcome, error) {
 	if err != nil {
 		return ended(verb, err), err
@@ -165,8 +165,8 @@ func takenAway(verb core.Verb, target string, err error, remove func(target stri
 	return core.Done, nil
 }
 
-// given makes a call that puts a volume at target: the record is there before and complete after it. What fails for
-// certain, and was not begun by a call before, is removed.
+// given makes a call that mounts a volume at target. The record is written before the call and completed after it. If
+// the call certainly failed, and no earlier call began the same, the record and the directory are removed.
 func given(verb core.Verb, target string, r volData, call func() error) (core.Outcome, error) {
 	before, err := readRecord(target)
 	if err == nil && (before == nil || before.done()) {
@@ -315,7 +315,7 @@ func (k *Manager) publish(ctx context.Context, driver Driver, j job) (core.Outco
 	return given(core.Publish, target, k.publishRecord(j.id).withLabel(s.label), call)
 }
 
-// expand has the file system of a volume grow, and records in the claim that it has.
+// expand has a driver expand the file system of a volume, and records the new size in the claim.
 func (k *Manager) expand(ctx context.Context, driver Driver, j job) (core.Outcome, error) {
 	s := j.source
 	request := &csi.NodeExpandVolumeRequest{
@@ -345,8 +345,8 @@ func (k *Manager) expand(ctx context.Context, driver Driver, j job) (core.Outcom
 	return core.Done, nil
 }
 
-// publishContext returns what a controller's attachment of the volume says that drivers need; nothing for volumes that
-// are not attached.
+// publishContext returns what drivers need of a controller's attachment of the volume; nothing for volumes that are not
+// attached.
 func (k *Manager) publishContext(ctx context.Context, j job) (map[string]string, error) {
 	if j.source.Inline {
 		return nil, nil
@@ -386,7 +386,7 @@ func (k *Manager) secrets(ctx context.Context, ref *corev1.SecretReference) (map
 	return out, nil
 }
 
-// tokens returns the service account tokens that a driver wants of a pod, under the key that CSI drivers expect.
+// tokens returns the service account tokens of a pod that a driver requests, under the key that CSI drivers expect.
 func (k *Manager) tokens(ctx context.Context, object *storagev1.CSIDriver, pod *corev1.Pod) (map[string]string, error) {
 	if len(object.Spec.TokenRequests) == 0 {
 		return nil, nil
@@ -413,7 +413,7 @@ func (k *Manager) tokens(ctx context.Context, object *storagev1.CSIDriver, pod *
 	return map[string]string{"csi.storage.k8s.io/serviceAccount.tokens": string(text)}, err
 }
 
-// podInfo is what drivers with podInfoOnMount are told of a pod.
+// podInfo returns what drivers with podInfoOnMount receive about a pod.
 func podInfo(pod *corev1.Pod, inline bool) map[string]string {
 	return map[string]string{
 		"csi.storage.k8s.io/pod.name":            pod.Name,
@@ -432,7 +432,7 @@ func merge(into, from map[string]string) map[string]string {
 	return into
 }
 
-// capability describes the volume to its driver. The group of its files is told to drivers that set it themselves.
+// capability describes the volume to its driver. Drivers that set the group of files themselves receive the group.
 func capability(driver Driver, j job) *csi.VolumeCapability {
 	if j.id.Block {
 		return blockCapability(driver, j.source)
@@ -450,7 +450,8 @@ func capability(driver Driver, j job) *csi.VolumeCapability {
 	}
 }
 
-// accessMode translates an access mode. Drivers that tell several pods of a node from one are told which is meant.
+// accessMode translates an access mode. Only drivers with the capability SINGLE_NODE_MULTI_WRITER distinguish several
+// pods of a node from one pod.
 func accessMode(driver Driver, mode corev1.PersistentVolumeAccessMode) csi.VolumeCapability_AccessMode_Mode {
 	tells := driver.Can[csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]
 	switch {

@@ -21,21 +21,22 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
-// testDriver is a CSI driver on a socket of its own: a volume is a directory, which it bind-mounts. It notes every
-// call, and whether one would mount something twice or unmount what is staged elsewhere; it can fail, hang and lie.
+// testDriver is a CSI driver on a socket of its own. A volume is a directory, which it bind-mounts. It records every
+// call, and whether one would mount something twice or unmount what is staged elsewhere. It can fail, hang and give
+// wrong answers.
 type testDriver struct {
 	csi.UnimplementedNodeServer
 	t   testing.TB
 	dir string // <dir>/<handle> is a volume
 
-	serial sync.Mutex // it does one thing at a time, as drivers do for a volume
+	serial sync.Mutex // it handles one call at a time, as drivers do for a volume
 
 	mu       sync.Mutex
 	calls    []string
 	publish  []*csi.NodePublishVolumeRequest
 	fail     map[string]error         // by method, until it is removed
 	hang     map[string]chan struct{} // by method: the call waits for it, or for its context
-	lie      map[string]bool          // by method: says that it did, and does nothing
+	lie      map[string]bool          // by method: it answers with success and does nothing
 	problems []string
 	usage    *csi.NodeGetVolumeStatsResponse
 	asked    *csi.NodeGetVolumeStatsRequest // the last question about usage
@@ -69,7 +70,7 @@ func connect(t testing.TB, dir string) csi.NodeClient {
 	return c
 }
 
-// begin notes a call, and returns whether the driver is to do it, or with which error it ends.
+// begin records a call, and returns whether the driver must carry it out, or with which error it ends.
 func (d *testDriver) begin(ctx context.Context, method, handle string) (do bool, err error) {
 	d.mu.Lock()
 	d.calls = append(d.calls, method+" "+handle)
@@ -85,8 +86,8 @@ func (d *testDriver) begin(ctx context.Context, method, handle string) (do bool,
 	return err == nil && !lies, err
 }
 
-// turn waits until the driver does nothing else. It returns false, and does not hold serial, if who called does not wait
-// any more.
+// turn waits until the driver handles no other call, and holds serial then. It returns false, without holding serial,
+// if the caller does not wait any more.
 func (d *testDriver) turn(ctx context.Context) bool {
 	d.serial.Lock()
 	if ctx.Err() != nil {
@@ -102,7 +103,7 @@ func (d *testDriver) bad(format string, args ...any) {
 	d.problems = append(d.problems, fmt.Sprintf(format, args...))
 }
 
-// bind mounts from on target unless it is mounted there: a call may come twice.
+// bind mounts from on target unless it is mounted there, since a call may be repeated.
 func (d *testDriver) bind(from, target string, readOnly bool) error {
 	if err := os.Mkdir(target, 0o755); err != nil && !os.IsExist(err) {
 		return status.Error(codes.Internal, err.Error())
@@ -124,7 +125,7 @@ func (d *testDriver) bind(from, target string, readOnly bool) error {
 // bindDevice mounts a block device on target.
 func (d *testDriver) bindDevice(target string) error {
 	device := filepath.Join(d.dir, "device")
-	err := unix.Mknod(device, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))) // nobody opens it
+	err := unix.Mknod(device, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))) // it is never opened
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return status.Error(codes.Internal, err.Error())
 	}

@@ -34,7 +34,7 @@ const keyDone = "plimsoll.dev/done"
 // keyLabel is the kubelet's key of the SELinux label.
 const keyLabel = "seLinuxMountContext"
 
-// recordMax bounds a record in bytes. Chosen: a handle may have 4 KiB or so, and a name 253 bytes.
+// recordMax bounds a record in bytes. Chosen: a handle has at most about 4 KiB, and a name 253 bytes.
 const recordMax = 64 << 10
 
 // volData is what is in a record.
@@ -106,8 +106,8 @@ func readRecord(target string) (volData, error) {
 	return r, nil
 }
 
-// find tells the core what agents before this one left, by the records. A record that cannot be read is left alone, and
-// so is what it is about: nobody knows which driver to ask.
+// find passes to the core the volumes that earlier agents left, by the records. A record that cannot be read is left
+// alone, and so is its volume, since it is not known which driver to call.
 func (k *Manager) find() error {
 	points, err := mount.Below(filepath.Join(k.RootDir, StagingDir), filepath.Join(k.RootDir, poddir.Pods))
 	if err != nil {
@@ -154,19 +154,19 @@ func (k *Manager) hasStage(i id) bool {
 // directories before the first or after the last record: they are removed if they are empty.
 func (k *Manager) readFound(target string) volData {
 	dir := filepath.Dir(target)
-	_ = os.Remove(filepath.Join(dir, "."+recordFile+".new")) // mostly there is none
+	_ = os.Remove(filepath.Join(dir, "."+recordFile+".new")) // usually there is none
 	r, err := readRecord(target)
 	switch {
 	case err != nil:
 		slog.Error("volume of a driver is left as it is: its record cannot be read", "err", err)
 	case r == nil:
-		_ = os.Remove(target) // what is mounted or has content stays
+		_ = os.Remove(target) // it stays if it is mounted or has content
 		_ = os.Remove(dir)
 	}
 	return r
 }
 
-// stateOf returns how sure it is that a volume is at target: a record says what was, and the mount table what is.
+// stateOf returns how certain it is that a volume is at target. The record says what was, and the mount table what is.
 func stateOf(r volData, target string, points []string) core.State {
 	if r.done() && slices.Contains(points, target) {
 		return core.Yes

@@ -9,12 +9,12 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-// labelOf returns the SELinux label with which a volume is mounted for a pod; empty: it is mounted without one, and the
+// labelOf returns the SELinux label with which a volume is mounted for a pod. Empty: it is mounted without one, and the
 // container runtime changes the labels of its files, one by one.
 //
-// The kubelet 1.36 mounts with a label, by default, what only one pod has (ReadWriteOncePod), if the driver's CSIDriver
-// says seLinuxMount. Here the containers must have a level, too: without one, the runtime makes one up for each pod,
-// which nobody else knows.
+// By default the kubelet 1.36 mounts with a label the volumes that only one pod may have (ReadWriteOncePod), if the
+// driver's CSIDriver says seLinuxMount. Here the containers must also have a level: without one, the runtime chooses
+// one for each pod, and the agent does not know which.
 func (k *Manager) labelOf(
 	object *storagev1.CSIDriver, pod *corev1.Pod, outer string, s *Source,
 ) (string, error) {
@@ -48,7 +48,7 @@ func (k *Manager) labelOf(
 	return "", fmt.Errorf("multiple SELinux labels found: %s", strings.Join(labels, ","))
 }
 
-// optionsOf returns the SELinux options of the containers that mount a volume, of those that have some.
+// optionsOf returns the SELinux options of the containers that mount a volume, without containers that have none.
 func optionsOf(pod *corev1.Pod, volume string) (all []*corev1.SELinuxOptions) {
 	containers := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
 	for _, e := range pod.Spec.EphemeralContainers {

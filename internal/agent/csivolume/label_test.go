@@ -22,7 +22,8 @@ func forOnePod(pv *corev1.PersistentVolume) {
 	pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
 }
 
-// podWithLevels is a pod with a container for each level, which mounts the volume; "": it has no SELinux options.
+// podWithLevels returns a pod with one container for each level, which mounts the volume. For the level "", the
+// container has no SELinux options.
 func podWithLevels(uid string, levels ...string) *corev1.Pod {
 	pod := podOfUID(uid)
 	for _, level := range levels {
@@ -84,8 +85,8 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// TestLabelOption: drivers are given the label as a mount option when they stage and publish, the records have it, and
-// a volume is staged again for a pod with another label, also after the agent was started anew.
+// TestLabelOption: drivers receive the label as a mount option when they stage and publish, and the records have it. A
+// volume is staged again for a pod with another label, also after a restart of the agent.
 func TestLabelOption(t *testing.T) {
 	r := newRig(t)
 	d := startDriver(t, t.TempDir())

@@ -19,15 +19,15 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
-// Volumes of kind nfs have no driver: the program mount mounts them, with its helper mount.nfs. Each pod has a mount of
-// its own, where the kubelet would have it, and there is no record beside it: the mount table says what there is.
+// Volumes of kind nfs have no driver. The program mount mounts them, with its helper mount.nfs. Each pod has a mount of
+// its own, at the kubelet's path. There is no record beside it: the mount table says what is mounted.
 //
 //	<root>/pods/<uid>/volumes/kubernetes.io~nfs/<name>
 //
-// A mount that hangs, because its server is away, is not bounded by core.CallMax: who gave up waiting could not know
-// what is mounted later. It keeps its pod and no other.
+// core.CallMax does not bound a mount that hangs because its server does not answer: after the agent gave up, the mount
+// could still succeed, unnoticed. It delays its own pod only.
 
-// nfsType is the type of file system that mount is asked for.
+// nfsType is the type of file system that the program mount is given.
 const nfsType = "nfs"
 
 // unmountMax is how long umount may take until it is told to use force (upstream's unMountTimeout, 1 min).
@@ -64,7 +64,7 @@ func (k *Manager) mountNFS(j job) (core.Outcome, error) {
 		return core.Unsent, err
 	}
 	if mounted {
-		return core.Done, nil // by a call before, or by an agent before
+		return core.Done, nil // mounted by an earlier call or an earlier agent
 	}
 	if err := os.MkdirAll(target, dirMode); err != nil {
 		return core.Unsent, err
@@ -87,7 +87,7 @@ func (k *Manager) mountNFS(j job) (core.Outcome, error) {
 	return core.Failed, err
 }
 
-// unmountNFS unmounts what a pod has, with force if the server does not answer.
+// unmountNFS unmounts a pod's volume, with force if the server does not answer.
 func (k *Manager) unmountNFS(j job) (core.Outcome, error) {
 	target := k.target(j.id, podOf(j))
 	mounted, err := isMounted(target)
@@ -112,8 +112,8 @@ func isMounted(path string) (bool, error) {
 	return slices.Contains(points, path), err
 }
 
-// findNFS tells the core which exports agents before this one, or a kubelet, mounted for pods. Where nothing is
-// mounted, a mount may be on its way.
+// findNFS passes to the core the exports that earlier agents or a kubelet mounted for pods. If nothing is mounted at a
+// directory, a mount may still be running.
 func (k *Manager) findNFS(points []string) {
 	dirs, _ := filepath.Glob(filepath.Join(k.RootDir, poddir.Pods, "*", poddir.Volumes, poddir.NFS, "*"))
 	for _, dir := range dirs {

@@ -13,9 +13,9 @@ import (
 	core "github.com/plimsoll-dev/plimsoll/internal/core/volume"
 )
 
-// TestNFS mounts and unmounts with the programs mount and umount, as for an export; the type of file system is tmpfs,
-// for which no server is needed. An agent that is started anew finds the mount and makes no second one. What cannot be
-// mounted is an Event with what mount said, and leaves no directory.
+// TestNFS mounts and unmounts with the programs mount and umount, as for an export. The type of file system is tmpfs,
+// which needs no server. A restarted agent finds the mount and makes no second one. If mount fails, there is an Event
+// with its output, and no directory is left.
 func TestNFS(t *testing.T) {
 	r := newRig(t)
 	start := func() {
@@ -46,7 +46,7 @@ func TestNFS(t *testing.T) {
 	}
 
 	start()
-	r.place(pod, source) // is mounted once
+	r.place(pod, source) // it is mounted once
 	start()              // the pod was deleted while no agent ran
 	r.release(pod)
 	if n := mountsAt(path); n != 0 {

@@ -70,7 +70,7 @@ func rigIn(t testing.TB, root string) *rig {
 	}
 }
 
-// start begins an agent, in place of one before.
+// start starts an agent, which replaces the earlier one.
 func (r *rig) start() {
 	r.t.Helper()
 	if r.stop != nil {
@@ -100,7 +100,7 @@ func (r *rig) start() {
 	}
 }
 
-// add registers a driver that can what is listed.
+// add registers a driver with these capabilities.
 func (r *rig) add(name string, node csi.NodeClient, can ...csi.NodeServiceCapability_RPC_Type) {
 	d := Driver{Node: node, Can: map[csi.NodeServiceCapability_RPC_Type]bool{}}
 	for _, c := range can {
@@ -159,7 +159,7 @@ func (r *rig) Grown(_ context.Context, namespace, claim string, size unit.Bytes)
 	return nil
 }
 
-// eventually tries again whenever a pod changed, as its worker does.
+// eventually tries again whenever a pod has changed, as its worker does.
 func (r *rig) eventually(what string, done func() bool) {
 	r.t.Helper()
 	deadline := time.After(30 * time.Second)
@@ -175,7 +175,7 @@ func (r *rig) eventually(what string, done func() bool) {
 	}
 }
 
-// place waits for a volume.
+// place waits until a volume is mounted.
 func (r *rig) place(pod *corev1.Pod, source *Source) string {
 	r.t.Helper()
 	var place Place

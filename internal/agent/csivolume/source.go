@@ -20,7 +20,7 @@ import (
 	core "github.com/plimsoll-dev/plimsoll/internal/core/volume"
 )
 
-// id is what a volume is called by.
+// id identifies a volume.
 type id struct {
 	Driver string
 	Handle string
@@ -38,7 +38,7 @@ func (i id) plugin() string {
 	return "kubernetes.io/csi:" + i.Driver
 }
 
-// name is the volume's unique name on the node (upstream's GetUniqueVolumeName).
+// name returns the volume's unique name on the node (upstream's GetUniqueVolumeName).
 func (i id) name(uid types.UID) core.Name {
 	switch {
 	case i.NFS:
@@ -49,7 +49,7 @@ func (i id) name(uid types.UID) core.Name {
 	return core.Name(fmt.Sprintf("kubernetes.io/csi/%s^%s", i.Driver, i.Handle))
 }
 
-// staging is where a volume is staged.
+// staging returns the path where a volume is staged.
 func (k *Manager) staging(i id) string {
 	if i.Block {
 		return k.blockDir("staging", i.Spec)
@@ -58,7 +58,7 @@ func (k *Manager) staging(i id) string {
 		"globalmount")
 }
 
-// target is where a volume is published to a pod.
+// target returns the path where a volume is published to a pod.
 func (k *Manager) target(i id, uid types.UID) string {
 	switch {
 	case i.Block:
@@ -72,7 +72,7 @@ func (k *Manager) target(i id, uid types.UID) string {
 // StagingDir is the directory of staged volumes below the root directory.
 const StagingDir = "plugins/kubernetes.io/csi"
 
-// Source is what is asked of a driver for a volume, as the API has it.
+// Source is what the API says about a volume that its driver needs.
 type Source struct {
 	id
 	fsType       string
@@ -90,8 +90,8 @@ type Source struct {
 	label        string               // SELinux label with which it is mounted; set by Want
 }
 
-// FromMigrated returns the source of a volume that a pod's specification names in the words of a kind that was migrated
-// to CSI drivers. pv is the translation. Its name may have slashes, which become tildes in paths, as in the kubelet.
+// FromMigrated returns the source of a volume in a pod's specification whose kind was migrated to CSI drivers. pv is
+// the translation of the volume. Its name may have slashes, which become tildes in paths, as in the kubelet.
 func FromMigrated(pv *corev1.PersistentVolume) (*Source, error) {
 	pv = pv.DeepCopy()
 	pv.Name = strings.ReplaceAll(pv.Name, "/", "~")
@@ -103,8 +103,8 @@ func FromMigrated(pv *corev1.PersistentVolume) (*Source, error) {
 	return s, nil
 }
 
-// FromVolume returns the source of a persistent volume of kind csi, by the pod's volume and its claim. migrated says
-// that pv is the translation of a volume of another kind.
+// FromVolume returns the source of a persistent volume of kind csi, by the pod's volume and its claim. If migrated is
+// set, pv is the translation of a volume of another kind.
 func FromVolume(
 	pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, readOnly, migrated bool,
 ) (*Source, error) {
@@ -162,7 +162,7 @@ func FromPod(pod *corev1.Pod, v *corev1.Volume) (*Source, error) {
 }
 
 // checkNames returns an error for a driver whose name is not one path element, and for an empty handle. The API server
-// admits neither, but a static pod may say anything.
+// admits neither, but a static pod's manifest may contain anything.
 func checkNames(driver, handle string) error {
 	switch {
 	case driver == "" || driver[0] == '.' || filepath.Base(driver) != driver || driver == volumeDevices:
@@ -173,10 +173,10 @@ func checkNames(driver, handle string) error {
 	return nil
 }
 
-// volumeDevices is where the kubelet has block volumes, beside the directories of drivers.
+// volumeDevices is the kubelet's directory of block volumes, beside the directories of drivers.
 const volumeDevices = "volumeDevices"
 
-// object returns a driver's CSIDriver; one without it has upstream's defaults.
+// object returns a driver's CSIDriver; if there is none, upstream's defaults.
 func (k *Manager) object(ctx context.Context, driver string) (*storagev1.CSIDriver, error) {
 	object, err := k.API.CSIDriver(ctx, driver)
 	if apierrors.IsNotFound(err) {
@@ -188,7 +188,7 @@ func (k *Manager) object(ctx context.Context, driver string) (*storagev1.CSIDriv
 	return object, nil
 }
 
-// specOf returns what the core has to know of a volume of a pod, and sets the label of s.
+// specOf returns what the core must know of a pod's volume, and sets the label of s.
 func (k *Manager) specOf(ctx context.Context, pod *corev1.Pod, outer string, s *Source) (core.Spec, error) {
 	if s.NFS {
 		return core.Spec{}, nil
@@ -220,8 +220,8 @@ func (k *Manager) specOf(ctx context.Context, pod *corev1.Pod, outer string, s *
 	}, nil
 }
 
-// withDriver completes what the core has to know of a volume by what its driver can. Of one that is not registered that
-// is not known; its volumes wait.
+// withDriver adds the driver's capabilities to what the core knows of a volume. If the driver is not registered, they
+// are not known, and its volumes wait.
 func (k *Manager) withDriver(spec core.Spec, s *Source) core.Spec {
 	if s.NFS {
 		return spec
@@ -241,15 +241,15 @@ func (s *Source) isExclusive() bool {
 	return len(s.modes) == 1 && s.modes[0] == corev1.ReadWriteOncePod
 }
 
-// mode is the access mode that drivers are told.
+// mode returns the access mode for the driver.
 func (s *Source) mode() corev1.PersistentVolumeAccessMode {
 	if len(s.modes) > 0 {
 		return s.modes[0]
 	}
-	return corev1.ReadWriteOnce // upstream's of inline volumes, too
+	return corev1.ReadWriteOnce // as upstream's for inline volumes
 }
 
-// attachment is the name of the VolumeAttachment of a volume (upstream's getAttachmentName).
+// attachment returns the name of the VolumeAttachment of a volume (upstream's getAttachmentName).
 func (k *Manager) attachment(i id) string {
 	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(i.Handle+i.Driver+k.Node)))
 }

@@ -14,8 +14,8 @@ import (
 	hostcsi "github.com/plimsoll-dev/plimsoll/internal/host/csi"
 )
 
-// CapabilityCondition is the capability VOLUME_CONDITION of a node service. CSI 1.13 has removed it with the message
-// that it announces; the kubelet (1.36, feature gate CSIVolumeHealth) has both from CSI 1.9.
+// CapabilityCondition is the capability VOLUME_CONDITION of a node service. CSI 1.13 has neither it nor the message
+// VolumeCondition; the kubelet (1.36, feature gate CSIVolumeHealth) has both from CSI 1.9.
 const CapabilityCondition csi.NodeServiceCapability_RPC_Type = 4
 
 // Numbers of fields in CSI 1.9: volume_condition of NodeGetVolumeStatsResponse, and those of VolumeCondition.
@@ -25,7 +25,7 @@ const (
 	fieldMessage   = 2
 )
 
-// Usage asks a volume's driver how full the volume is. It returns volumestats.ErrNone if the driver cannot tell.
+// Usage asks a volume's driver how full the volume is. It returns volumestats.ErrNone if the driver does not report it.
 func (k *Manager) Usage(ctx context.Context, uid types.UID, s *Source) (volumestats.Usage, error) {
 	driver, there := k.Drivers.Driver(s.Driver)
 	switch {
@@ -47,8 +47,8 @@ func (k *Manager) Usage(ctx context.Context, uid types.UID, s *Source) (volumest
 	return usageOf(answer, driver.Can[CapabilityCondition])
 }
 
-// usageOf translates a driver's answer. As in the kubelet, of two statements about one unit the last counts, and units
-// that are not known are left out.
+// usageOf translates a driver's answer. As in the kubelet, the last of two entries of one unit counts, and unknown
+// units are left out.
 func usageOf(answer *csi.NodeGetVolumeStatsResponse, conditions bool) (u volumestats.Usage, err error) {
 	if conditions {
 		if u.Health, err = healthOf(answer.ProtoReflect().GetUnknown()); err != nil {
@@ -73,8 +73,8 @@ func usageOf(answer *csi.NodeGetVolumeStatsResponse, conditions bool) (u volumes
 	return u, nil
 }
 
-// healthOf reads a volume's condition from the fields that this CSI does not know. A driver that says nothing says that
-// the condition is normal.
+// healthOf reads a volume's condition from the fields that this version of CSI does not know. Without such a field the
+// condition is normal.
 func healthOf(fields []byte) (*volumestats.Health, error) {
 	h := &volumestats.Health{}
 	message, err := lastOf(fields, fieldCondition, protowire.BytesType)

@@ -25,8 +25,8 @@ func condition(abnormal bool, message string) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, fieldCondition, protowire.BytesType), inner)
 }
 
-// TestUsage asks a driver on a real socket: about what it says, in which units, and about the condition of a volume,
-// which this CSI does not know.
+// TestUsage asks a driver on a real socket how full a volume is, in several units, and for the volume's condition, a
+// field that this version of CSI does not know.
 func TestUsage(t *testing.T) {
 	r := newRig(t)
 	d := startDriver(t, t.TempDir())
@@ -82,7 +82,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// FuzzHealth: whatever a driver puts into fields that this CSI does not know, it is read or refused.
+// FuzzHealth: whatever a driver puts into fields that this version of CSI does not know is read, or is an error.
 func FuzzHealth(f *testing.F) {
 	cost.Attack(f, condition(true, "worn out"))
 	f.Add(condition(false, "")[:3])
