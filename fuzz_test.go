@@ -70,7 +70,8 @@ func TestMissingBudgetIsFound(t *testing.T) {
 		text string
 		want int
 	}{
-		{target("\tcost.Attack(f, \"a\")\n\tf.Fuzz(func(t *testing.T, s string) {\n\t\tdefer cost.Spend(t, len(s))()\n\t})\n"), 0},
+		{target("\tcost.Attack(f, \"a\")\n\tf.Fuzz(func(t *testing.T, s string) {\n" +
+			"\t\tdefer cost.Spend(t, len(s))()\n\t})\n"), 0},
 		{target("\tcost.Attack(f, \"a\")\n\tf.Fuzz(func(t *testing.T, s string) {\n\t\tcost.Spend(t, len(s))\n\t})\n"), 1},
 		{target("\tcost.Attack(f, \"a\")\n"), 1},
 		{target("\tf.Add(\"a\")\n\tcost.Under(t, cost.Budget{}, 1, nil)\n"), 1},

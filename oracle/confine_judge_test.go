@@ -41,13 +41,15 @@ var confineKinds = []confineKind{
 	{"masked_paths: ours hide what procMount Unmasked opens upstream, if the pod has the host's users",
 		"security_context.masked_paths", moreWords},
 	{"readonly_paths: likewise", "security_context.readonly_paths", moreWords},
-	{"run_as_group of a sandbox without a user: left out, since the runtime refuses it and the pod would never start; only the sandbox's own " +
+	{"run_as_group of a sandbox without a user: left out, since the runtime refuses it and the pod would never start; " +
+		"only the sandbox's own " +
 		"process runs so", "sandbox.linux.security_context.run_as_group",
 		func(d difference) bool {
 			theirs := d.whole.theirs.Interface().(*runtimeapi.PodSandboxConfig)
 			return !d.ours.Message().IsValid() && theirs.Linux.SecurityContext.RunAsUser == nil
 		}},
-	{"port_mappings of a sandbox: ours leave out ports without a hostPort and all of a pod on the host's network: the runtime makes nothing of them", "sandbox.port_mappings", sameHostPorts},
+	{"port_mappings of a sandbox: ours leave out ports without a hostPort and all of a pod on the host's network: the " +
+		"runtime makes nothing of them", "sandbox.port_mappings", sameHostPorts},
 	{"annotations of a container: each side's own memory; those that both have are equal", "container.annotations",
 		sharedAnnotations},
 }

@@ -32,7 +32,8 @@ import (
 
 var (
 	confinePods = flag.Int("confine.pods", 3_000,
-		"random pods that Pod Security admits, half of them at restricted, and as many others at most, whose requests to the runtime are judged")
+		"random pods that Pod Security admits, half of them at restricted, and as many others at most, whose requests to "+
+			"the runtime are judged")
 	confineSeed = flag.Uint64("confine.seed", 1, "seed of the random pods")
 )
 
@@ -292,7 +293,9 @@ func TestJudgeOfConfinement(t *testing.T) {
 		no := false
 		user := int64(1000)
 		pod := &corev1.Pod{Spec: corev1.PodSpec{
-			SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+			SecurityContext: &corev1.PodSecurityContext{
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
 			Containers: []corev1.Container{{Name: "c0", SecurityContext: &corev1.SecurityContext{
 				RunAsNonRoot: &yes, RunAsUser: &user, AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
 				Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},

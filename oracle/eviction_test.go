@@ -246,7 +246,9 @@ func (r random) evictee(i int) (*corev1.Pod, *statsapi.PodStats) {
 		pod.Spec.InitContainers = append(pod.Spec.InitContainers, c)
 	}
 	if r.chance(5) {
-		pod.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{"memory": resource.MustParse(r.of("1Gi", "200Mi"))}}
+		pod.Spec.Resources = &corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{"memory": resource.MustParse(r.of("1Gi", "200Mi"))},
+		}
 	}
 	if r.chance(5) {
 		pod.Spec.Overhead = corev1.ResourceList{"memory": resource.MustParse("30Mi"),

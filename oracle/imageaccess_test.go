@@ -92,8 +92,8 @@ func (s *accessSides) open() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	theirs,
-		err := pullmanager.NewImagePullCredentialVerificationPolicy(kubeletconfig.ImagePullCredentialsVerificationPolicy(s.policy), allowed)
+	theirs, err := pullmanager.NewImagePullCredentialVerificationPolicy(
+		kubeletconfig.ImagePullCredentialsVerificationPolicy(s.policy), allowed)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -113,7 +113,11 @@ func (s *accessSides) pull(r *rand.Rand, image, id string) {
 		ours, theirs = &core.Credentials{Everybody: true}, &kubeletconfig.ImagePullCredentials{NodePodsAccessible: true}
 	case n == 1 && user.Account != nil:
 		ours = &core.Credentials{Accounts: []core.Account{*user.Account}}
-		theirs = &kubeletconfig.ImagePullCredentials{KubernetesServiceAccounts: []kubeletconfig.ImagePullServiceAccount{kubeletconfig.ImagePullServiceAccount(*user.Account)}}
+		theirs = &kubeletconfig.ImagePullCredentials{
+			KubernetesServiceAccounts: []kubeletconfig.ImagePullServiceAccount{
+				kubeletconfig.ImagePullServiceAccount(*user.Account),
+			},
+		}
 	case len(user.Secrets) > 0:
 		ours = &core.Credentials{Secrets: user.Secrets[:1]}
 		theirs = &kubeletconfig.ImagePullCredentials{KubernetesSecrets: kubeletSecrets(user.Secrets[:1])}

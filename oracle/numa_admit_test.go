@@ -33,7 +33,8 @@ func TestAdmit(t *testing.T) {
 type admitTally struct{ admitted, topology, smt, unexpected, released, apart atomic.Int64 }
 
 func (a *admitTally) String() string {
-	return fmt.Sprintf("%d admitted, refused: %d TopologyAffinityError, %d SMTAlignmentError, %d UnexpectedAdmissionError; %d released; %d histories left where upstream's books depend on the order of ends",
+	return fmt.Sprintf("%d admitted, refused: %d TopologyAffinityError, %d SMTAlignmentError, %d "+
+		"UnexpectedAdmissionError; %d released; %d histories left where upstream's books depend on the order of ends",
 		a.admitted.Load(), a.topology.Load(), a.smt.Load(), a.unexpected.Load(), a.released.Load(), a.apart.Load())
 }
 

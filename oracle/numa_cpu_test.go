@@ -132,7 +132,8 @@ func show(m machine.Machine) string {
 type unlike struct{ distributed, uneven, fewer, overbooked atomic.Int64 }
 
 func (u *unlike) String() string {
-	return fmt.Sprintf("%d distributed over 4 nodes or more and not worse, %d on uneven machines (%d fewer cores broken, net), %d where upstream gave away what was another's",
+	return fmt.Sprintf("%d distributed over 4 nodes or more and not worse, %d on uneven machines (%d fewer cores broken,"+
+		" net), %d where upstream gave away what was another's",
 		u.distributed.Load(), u.uneven.Load(), u.fewer.Load(), u.overbooked.Load())
 }
 

@@ -331,5 +331,7 @@ func (c pluginClient) GetPreferredAllocation(_ context.Context, r *pluginapi.Pre
 	_ ...grpc.CallOption) (*pluginapi.PreferredAllocationResponse, error) {
 	q := r.ContainerRequests[0]
 	ids := c.p.prefer(q.AvailableDeviceIDs, q.MustIncludeDeviceIDs, int(q.AllocationSize))
-	return &pluginapi.PreferredAllocationResponse{ContainerResponses: []*pluginapi.ContainerPreferredAllocationResponse{{DeviceIDs: ids}}}, nil
+	return &pluginapi.PreferredAllocationResponse{
+		ContainerResponses: []*pluginapi.ContainerPreferredAllocationResponse{{DeviceIDs: ids}},
+	}, nil
 }

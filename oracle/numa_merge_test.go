@@ -42,7 +42,8 @@ func TestMerge(t *testing.T) {
 				want = hint.NUMANodeAffinity.GetBits()
 			}
 			if !slices.Equal(places, want) || preferred != hint.Preferred || admitted != admit {
-				t.Errorf("%v closest %v, %d nodes, supplies %+v:\nours     %v preferred %v admitted %v\nupstream %v preferred %v admitted %v",
+				t.Errorf("%v closest %v, %d nodes, supplies %+v:\nours     %v preferred %v admitted %v\n"+
+					"upstream %v preferred %v admitted %v",
 					c.topology.Policy, c.topology.PreferClosest, c.nodes, c.supplies, places, preferred, admitted, want,
 					hint.Preferred, admit)
 			}

@@ -30,7 +30,8 @@ import (
 
 func init() {
 	klog.SetLogger(logr.Discard())
-	if err := utilfeature.DefaultMutableFeatureGate.Set("CPUManagerPolicyAlphaOptions=true,CPUManagerPolicyBetaOptions=true"); err != nil {
+	if err := utilfeature.DefaultMutableFeatureGate.Set("CPUManagerPolicyAlphaOptions=true," +
+		"CPUManagerPolicyBetaOptions=true"); err != nil {
 		panic(err)
 	}
 }

@@ -47,7 +47,8 @@ func compareUnder(t *testing.T, file string, clusters int, volumes bool) {
 	for seed := range uint64(clusters) {
 		comparePlacement(t, j, c.Profiles[0], seed, volumes, &n)
 	}
-	t.Logf("%d clusters, %d pairs of pod and node, %d scores, %d choices among several, %d preemptions on %d nodes: no difference", clusters, n.pairs, n.scores, n.choices, n.preemptions, n.bids)
+	t.Logf("%d clusters, %d pairs of pod and node, %d scores, %d choices among several, %d preemptions on %d nodes: no "+
+		"difference", clusters, n.pairs, n.scores, n.choices, n.preemptions, n.bids)
 }
 
 // TestProfiles compares with configurations that change what plugins do.

@@ -152,10 +152,11 @@ func (r random) pod(name string) *corev1.Pod {
 func (r random) affinity() *corev1.NodeAffinity {
 	a := &corev1.NodeAffinity{}
 	if r.chance(2) {
-		a.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{}
+		required := &corev1.NodeSelector{}
 		for range r.IntN(3) {
-			a.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms = append(a.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms, r.term(true))
+			required.NodeSelectorTerms = append(required.NodeSelectorTerms, r.term(true))
 		}
+		a.RequiredDuringSchedulingIgnoredDuringExecution = required
 	}
 	for range r.IntN(3) {
 		a.PreferredDuringSchedulingIgnoredDuringExecution = append(a.PreferredDuringSchedulingIgnoredDuringExecution,
@@ -273,14 +274,16 @@ func (r random) around(p *corev1.Pod) {
 	together, apart := &corev1.PodAffinity{}, &corev1.PodAntiAffinity{}
 	p.Spec.Affinity.PodAffinity, p.Spec.Affinity.PodAntiAffinity = together, apart
 	for r.chance(4) {
-		together.RequiredDuringSchedulingIgnoredDuringExecution = append(together.RequiredDuringSchedulingIgnoredDuringExecution, r.podTerm())
+		together.RequiredDuringSchedulingIgnoredDuringExecution = append(
+			together.RequiredDuringSchedulingIgnoredDuringExecution, r.podTerm())
 	}
 	for r.chance(4) {
 		apart.RequiredDuringSchedulingIgnoredDuringExecution = append(apart.RequiredDuringSchedulingIgnoredDuringExecution,
 			r.podTerm())
 	}
 	for r.chance(3) {
-		together.PreferredDuringSchedulingIgnoredDuringExecution = append(together.PreferredDuringSchedulingIgnoredDuringExecution,
+		together.PreferredDuringSchedulingIgnoredDuringExecution = append(
+			together.PreferredDuringSchedulingIgnoredDuringExecution,
 			corev1.WeightedPodAffinityTerm{Weight: int32(1 + r.IntN(100)), PodAffinityTerm: r.podTerm()})
 	}
 	for r.chance(3) {

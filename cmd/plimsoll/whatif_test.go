@@ -20,7 +20,8 @@ func TestWhatifExitCodes(t *testing.T) {
 	}
 	const kubelet = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 	machine := file("machine.yaml",
-		"apiVersion: plimsoll.dev/v1alpha1\nkind: Machine\nspec:\n  numaNodes:\n  - {id: 0, cpus: 0, memory: 1Gi}\n  filesystems: {nodefs: {capacity: 1Gi}}\n")
+		"apiVersion: plimsoll.dev/v1alpha1\nkind: Machine\nspec:\n  numaNodes:\n  - {id: 0, cpus: 0, memory: 1Gi}\n"+
+			"  filesystems: {nodefs: {capacity: 1Gi}}\n")
 	good := file("good.yaml", kubelet)
 	much := file("much.yaml", kubelet+"systemReserved: {memory: 2Gi}\n")
 	bad := file("bad.yaml", kubelet+"maxPods: -1\n")

@@ -120,7 +120,8 @@ func TestMemoryGrowsAtItsRate(t *testing.T) {
 		if took := time.Since(start); status != 0 || took != 10*time.Second {
 			t.Errorf("exit code %d after %s: %s", status, took, errs)
 		}
-		if want := "holding 1048576 bytes\nholding 3145728 bytes\nholding 5242880 bytes\nholding 6291456 bytes\n"; out != want {
+		want := "holding 1048576 bytes\nholding 3145728 bytes\nholding 5242880 bytes\nholding 6291456 bytes\n"
+		if out != want {
 			t.Errorf("printed %q, want %q", out, want)
 		}
 	})

@@ -69,7 +69,8 @@ func TestNodeIsNotBehindItsPods(t *testing.T) {
 // kubeconfigOf writes a kubeconfig for an API server.
 func kubeconfigOf(t *testing.T, server string) string {
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n", server)
+	text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\n"+
+		"contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n", server)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

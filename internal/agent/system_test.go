@@ -15,7 +15,9 @@ import (
 // rejects a pod for good.
 func TestSuited(t *testing.T) {
 	strict := corev1.SupplementalGroupsPolicyStrict
-	wants := &corev1.Pod{Spec: corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{SupplementalGroupsPolicy: &strict}}}
+	wants := &corev1.Pod{
+		Spec: corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{SupplementalGroupsPolicy: &strict}},
+	}
 	for name, c := range map[string]struct {
 		pod    *corev1.Pod
 		can    bool

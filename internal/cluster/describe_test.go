@@ -23,8 +23,10 @@ func list(pairs ...string) corev1.ResourceList {
 func pod(name string, phase corev1.PodPhase, requests corev1.ResourceList) corev1.Pod {
 	return corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: requests}}}},
-		Status:     corev1.PodStatus{Phase: phase},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: requests}}},
+		},
+		Status: corev1.PodStatus{Phase: phase},
 	}
 }
 

@@ -263,7 +263,8 @@ func TestNode(t *testing.T) {
 	running := func() string {
 		t.Helper()
 		return p.kubectl("get", "pods", "-o",
-			"jsonpath={range .items[*]}{.metadata.name} {.status.podIP} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].state.running.startedAt}{\"\\n\"}{end}")
+			"jsonpath={range .items[*]}{.metadata.name} {.status.podIP} {.status.containerStatuses[0].containerID} "+
+				"{.status.containerStatuses[0].state.running.startedAt}{\"\\n\"}{end}")
 	}
 	before := running()
 

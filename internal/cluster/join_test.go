@@ -47,7 +47,8 @@ func TestSharedArguments(t *testing.T) {
 	for _, want := range []string{
 		"--enable-bootstrap-token-auth=true", "--allocate-node-cidrs=true", "--cluster-cidr=10.85.0.0/16",
 		"--node-cidr-mask-size=24",
-		"--controllers=*,-node-lifecycle-controller,-taint-eviction-controller,bootstrap-signer-controller,token-cleaner-controller",
+		"--controllers=*,-node-lifecycle-controller,-taint-eviction-controller,bootstrap-signer-controller," +
+			"token-cleaner-controller",
 	} {
 		has := func(b builder) bool {
 			return slices.Contains(b.apiServer().Argv, want) || slices.Contains(b.controllerManager().Argv, want)

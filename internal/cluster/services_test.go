@@ -41,7 +41,8 @@ func TestPodsReachTheAPIServer(t *testing.T) {
 		forwards, advertise string
 	}{
 		"loopback": {func(*Options) {},
-			"[{10.85.0.1:6443 127.0.0.1:6443 false} {10.96.0.1:443 127.0.0.1:6443 false} {192.0.2.10:10250 127.0.0.1:10250 false}]", "10.85.0.1"},
+			"[{10.85.0.1:6443 127.0.0.1:6443 false} {10.96.0.1:443 127.0.0.1:6443 false} {192.0.2.10:10250 127.0.0.1:10250 " +
+				"false}]", "10.85.0.1"},
 		"no network, no proxy": {func(o *Options) { o.NodeIP, o.Without = "127.0.0.1", []string{"kube-proxy"} },
 			"[{10.85.0.1:6443 127.0.0.1:6443 false} {10.96.0.1:443 127.0.0.1:6443 true}]", "10.85.0.1"},
 		"all addresses":   {func(o *Options) { o.BindAddress = "0.0.0.0" }, "[]", "192.0.2.10"},

@@ -107,10 +107,12 @@ func TestMissingToolsAreListedTogether(t *testing.T) {
 		want    string
 	}{
 		{without("*"), nil, Options{},
-			"not on this machine: containerd, ctr, containerd-shim-runc-v2, runc (or crun), CNI plugin bridge, CNI plugin host-local, CNI plugin loopback: " +
+			"not on this machine: containerd, ctr, containerd-shim-runc-v2, runc (or crun), CNI plugin bridge, CNI plugin " +
+				"host-local, CNI plugin loopback: " +
 				"install with: apt-get install -y --no-install-recommends containerd runc containernetworking-plugins"},
 		{without("runc"), []string{plugins}, Options{},
-			"not on this machine: CNI plugin host-local: install with: apt-get install -y --no-install-recommends containernetworking-plugins"},
+			"not on this machine: CNI plugin host-local: install with: apt-get install -y --no-install-recommends " +
+				"containernetworking-plugins"},
 		{without("crun"), []string{"/nowhere", plugins}, Options{OCIRuntime: "crun"},
 			"not on this machine: crun, CNI plugin host-local: " +
 				"install with: apt-get install -y --no-install-recommends crun containernetworking-plugins"},

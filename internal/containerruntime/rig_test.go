@@ -217,7 +217,9 @@ func (r *rig) create(t *testing.T, pod, name string, args ...string) string {
 			Args:        args,
 			LogPath:     name + ".log",
 			Annotations: map[string]string{cri.AnnotationPodGracePeriod: "1"},
-			Linux:       &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: r.namespaces()}},
+			Linux: &runtimeapi.LinuxContainerConfig{
+				SecurityContext: &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: r.namespaces()},
+			},
 		},
 		SandboxConfig: r.podConfig(name),
 	})

@@ -29,7 +29,9 @@ func TestReadSaysWhatIsWrong(t *testing.T) {
 		"empty index":  {map[string]string{"index.json": "{}"}, "no manifest"},
 		"no name": {map[string]string{"index.json": `{"manifests":[{"digest":"sha256:aa"}]}`},
 			"manifest 0: the image has no name"},
-		"a tag alone": {map[string]string{"index.json": `{"manifests":[{"digest":"sha256:aa","annotations":{"org.opencontainers.image.ref.name":"latest"}}]}`},
+		"a tag alone": {map[string]string{
+			"index.json": `{"manifests":[{"digest":"sha256:aa","annotations":{"org.opencontainers.image.ref.name":"latest"}}]}`,
+		},
 			"manifest 0: the image has no name"},
 		"two images": {map[string]string{"index.json": `{"manifests":[` + entry + `,` + strings.Replace(entry, "aa", "bb",
 			1) + `]}`,

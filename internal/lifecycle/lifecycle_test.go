@@ -261,7 +261,8 @@ func TestSilentNode(t *testing.T) {
 			t.Errorf("after 49 s: %s", got)
 		}
 		wait(2 * time.Second)
-		const want = "Ready=Unknown MemoryPressure=Unknown DiskPressure=Unknown PIDPressure=Unknown example.com/mine:NoSchedule unreachable:NoSchedule unreachable:NoExecute"
+		const want = "Ready=Unknown MemoryPressure=Unknown DiskPressure=Unknown PIDPressure=Unknown " +
+			"example.com/mine:NoSchedule unreachable:NoSchedule unreachable:NoExecute"
 		if got := s.describe(); got != want {
 			t.Errorf("after 51 s: %s", got)
 		}
@@ -323,7 +324,8 @@ func TestConflict(t *testing.T) {
 			})
 		})
 		wait(2 * time.Second)
-		const want = "Ready=True MemoryPressure=False example.com/mine:NoSchedule example.com/theirs:NoExecute unschedulable:NoSchedule"
+		const want = "Ready=True MemoryPressure=False example.com/mine:NoSchedule example.com/theirs:NoExecute " +
+			"unschedulable:NoSchedule"
 		if got := s.describe(); got != want {
 			t.Errorf("got %s", got)
 		}

@@ -57,7 +57,8 @@ func (n node) group(name string, usec int, anon string) {
 	n.write("cgroup/"+name+"/memory.stat", "anon "+anon+"\nkernel 0\n")
 }
 
-const pods = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod6f2c7a5e_0b1d_4c55_9f0e_2d1a3b4c5d6e.slice/cri-containerd-1.scope"
+const pods = "/kubepods.slice/kubepods-burstable.slice/" +
+	"kubepods-burstable-pod6f2c7a5e_0b1d_4c55_9f0e_2d1a3b4c5d6e.slice/cri-containerd-1.scope"
 
 // newNode returns a node with one pod, a runtime, an agent and a daemon.
 func newNode(t *testing.T) (node, Options) {

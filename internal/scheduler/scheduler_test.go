@@ -43,7 +43,8 @@ func TestBurstThroughTrouble(t *testing.T) {
 		}
 		m.submit(context.Background(), func(unit.Instant) {
 			if m.binding+len(m.flights)+len(m.ahead)+len(m.lines)+len(m.unknownBinds)+len(m.rejected) > 0 {
-				t.Errorf("all are bound, but it keeps %d binds, flights %v, decisions ahead %v, lines %v, unknown binds %v, rejected %v",
+				t.Errorf("all are bound, but it keeps %d binds, flights %v, decisions ahead %v, lines %v, unknown binds %v, "+
+					"rejected %v",
 					m.binding, m.flights, m.ahead, m.lines, m.unknownBinds, m.rejected)
 			}
 		})

@@ -145,7 +145,8 @@ func podsOf(t *testing.T, d *datadriven.TestData) []*corev1.Pod {
 		}
 		limits := strings.ReplaceAll(strings.Join(f[1:], ", "), "=", ": ")
 		fmt.Fprintf(&text,
-			"---\napiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec: {containers: [{name: app, image: x, resources: {limits: {%s}}}]}\n", f[0], limits)
+			"---\napiVersion: v1\nkind: Pod\nmetadata: {name: %s}\n"+
+				"spec: {containers: [{name: app, image: x, resources: {limits: {%s}}}]}\n", f[0], limits)
 	}
 	objects, err := manifests.Parse([]byte(text.String()))
 	if err != nil {

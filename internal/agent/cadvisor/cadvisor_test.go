@@ -38,7 +38,8 @@ func fill(t *testing.T, dir string, files map[string]string) {
 func group(files map[string]string, name, processes, quota string) {
 	for file, text := range map[string]string{
 		"cgroup.procs": processes, "cgroup.events": "populated 1\n",
-		"cpu.stat":   "usage_usec 1500000\nuser_usec 1000000\nsystem_usec 500000\nnr_periods 10\nnr_throttled 2\nthrottled_usec 2500\n",
+		"cpu.stat": "usage_usec 1500000\nuser_usec 1000000\nsystem_usec 500000\nnr_periods 10\nnr_throttled 2\n" +
+			"throttled_usec 2500\n",
 		"cpu.weight": "59\n", "cpu.max": quota +
 			" 100000\n", "cpu.pressure": "some avg10=0 avg60=0 avg300=0 total=11\nfull avg10=0 avg60=0 avg300=0 total=7\n",
 		"memory.current": "1000\n", "memory.max": "max\n",
@@ -50,9 +51,12 @@ func group(files map[string]string, name, processes, quota string) {
 }
 
 const (
-	netDev    = "Inter-| x\n face |x\n    lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n  eth0: 100 3 1 2 0 0 0 0 200 4 5 6 0 0 0 0\n"
-	limits    = "Limit                     Soft Limit           Hard Limit           Units\nMax open files            1024                 4096                 files\n"
-	diskstats = "   8       1 sda1 85 4 4658 60 9 0 72 40 0 44 60 0 0 0 0 0 0\n   7       0 loop0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
+	netDev = "Inter-| x\n face |x\n    lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n" +
+		"  eth0: 100 3 1 2 0 0 0 0 200 4 5 6 0 0 0 0\n"
+	limits = "Limit                     Soft Limit           Hard Limit           Units\n" +
+		"Max open files            1024                 4096                 files\n"
+	diskstats = "   8       1 sda1 85 4 4658 60 9 0 72 40 0 44 60 0 0 0 0 0 0\n" +
+		"   7       0 loop0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
 )
 
 // testCollector is a node of cgroup v2 with one pod: a sandbox (process 40) and a container (process 41, with two open
@@ -63,9 +67,10 @@ func testCollector(t *testing.T, change func(*Options)) *Collector {
 	files := map[string]string{
 		"cgroup/cgroup.controllers": "cpu io memory pids\n", "cgroup/cgroup.procs": "1\n",
 		"cgroup/cpu.stat": "usage_usec 9000000\n",
-		"proc/meminfo":    "MemTotal: 1000 kB\nMemFree: 400 kB\nInactive(file): 100 kB\nAnonPages: 50 kB\nSwapTotal: 10 kB\nSwapFree: 4 kB\n",
-		"proc/stat":       "cpu 1 2 3\nbtime 1000000000\n",
-		"proc/1/net/dev":  netDev, "proc/40/net/dev": netDev, "proc/diskstats": diskstats, "proc/40/limits": limits,
+		"proc/meminfo": "MemTotal: 1000 kB\nMemFree: 400 kB\nInactive(file): 100 kB\nAnonPages: 50 kB\n" +
+			"SwapTotal: 10 kB\nSwapFree: 4 kB\n",
+		"proc/stat":      "cpu 1 2 3\nbtime 1000000000\n",
+		"proc/1/net/dev": netDev, "proc/40/net/dev": netDev, "proc/diskstats": diskstats, "proc/40/limits": limits,
 		"proc/41/limits": limits,
 	}
 	group(files, "kubepods", "", "max")

@@ -393,7 +393,9 @@ func TestNew(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	p := &plugin{CredentialProvider: kubeletconfigv1.CredentialProvider{APIVersion: "credentialprovider.kubelet.k8s.io/v1"}}
+	p := &plugin{
+		CredentialProvider: kubeletconfigv1.CredentialProvider{APIVersion: "credentialprovider.kubelet.k8s.io/v1"},
+	}
 	cost.Attack(f,
 		`{"apiVersion":"credentialprovider.kubelet.k8s.io/v1","kind":"CredentialProviderResponse","cacheKeyType":"Image",`+
 			`"cacheDuration":"1h","auth":{"*.example.com":{"username":"me","password":"x"}}}`)

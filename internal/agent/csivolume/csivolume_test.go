@@ -188,7 +188,9 @@ func TestGroups(t *testing.T) {
 	group := int64(77)
 	pod := podOfUID("a")
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
-	able := Driver{Can: map[csi.NodeServiceCapability_RPC_Type]bool{csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP: true}}
+	able := Driver{
+		Can: map[csi.NodeServiceCapability_RPC_Type]bool{csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP: true},
+	}
 	once := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	many := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 	const file, none, byType = storagev1.FileFSGroupPolicy, storagev1.NoneFSGroupPolicy,
@@ -404,17 +406,21 @@ func TestGrowsLater(t *testing.T) {
 // TestNames: names of drivers and volumes do not lead out of their directories.
 func TestNames(t *testing.T) {
 	for _, driver := range []string{"", "..", "a/b", "../x", ".hidden", "volumeDevices"} {
-		pv := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
-			CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h"},
-		}}}
+		pv := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h"},
+			},
+		}}
 		pv.ObjectMeta = metav1.ObjectMeta{Name: "pv"}
 		if _, err := FromVolume(pv, &corev1.PersistentVolumeClaim{}, false, false); err == nil {
 			t.Errorf("driver name %q is taken", driver)
 		}
 	}
-	pv := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
-		CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "../../etc"},
-	}}}
+	pv := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{
+		PersistentVolumeSource: corev1.PersistentVolumeSource{
+			CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "../../etc"},
+		},
+	}}
 	pv.Name = "../pv"
 	if _, err := FromVolume(pv, &corev1.PersistentVolumeClaim{}, false, false); err == nil {
 		t.Error("a volume's name with a slash is taken")

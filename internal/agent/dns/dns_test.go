@@ -54,13 +54,16 @@ func TestOf(t *testing.T) {
 
 func TestHostsFile(t *testing.T) {
 	aliases := []corev1.HostAlias{{IP: "192.0.2.9", Hostnames: []string{"a", "b"}}}
-	const common = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n"
+	const common = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\n" +
+		"fe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n"
+	const added = "\n# Entries added by HostAliases.\n192.0.2.9\ta\tb\n"
 	for want, got := range map[string][]byte{
 		"# Kubernetes-managed hosts file.\n" + common +
 			"10.1.0.7\ttill\n": HostsFile([]string{"10.1.0.7"}, "till", "", nil),
-		"# Kubernetes-managed hosts file.\n" + common +
-			"10.1.0.7\ttill.sub\ttill\nfd00::7\ttill.sub\ttill\n\n# Entries added by HostAliases.\n192.0.2.9\ta\tb\n": HostsFile([]string{"10.1.0.7", "fd00::7"}, "till", "sub", aliases),
-		"# Kubernetes-managed hosts file (host network).\n127.0.0.1\tlocalhost\n\n# Entries added by HostAliases.\n192.0.2.9\ta\tb\n": HostNetworkHostsFile([]byte("127.0.0.1\tlocalhost\n"), aliases),
+		"# Kubernetes-managed hosts file.\n" + common + "10.1.0.7\ttill.sub\ttill\nfd00::7\ttill.sub\ttill\n" +
+			added: HostsFile([]string{"10.1.0.7", "fd00::7"}, "till", "sub", aliases),
+		"# Kubernetes-managed hosts file (host network).\n127.0.0.1\tlocalhost\n" +
+			added: HostNetworkHostsFile([]byte("127.0.0.1\tlocalhost\n"), aliases),
 	} {
 		if string(got) != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -75,7 +78,8 @@ func show(d *runtimeapi.DNSConfig) string {
 
 func TestDNSConfig(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "resolv.conf")
-	text := "# comment\nsearch old.example\nnameserver 192.0.2.53\n  nameserver 192.0.2.54\nsearch corp.example. . lan\noptions ndots:1 rotate\noptions ndots:2\n"
+	text := "# comment\nsearch old.example\nnameserver 192.0.2.53\n  nameserver 192.0.2.54\nsearch corp.example. . lan\n" +
+		"options ndots:1 rotate\noptions ndots:2\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -107,14 +111,17 @@ func TestDNSConfig(t *testing.T) {
 			s.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}, Searches: []string{"lan", "a"},
 				Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &value}, {Name: "edns0"}}}
 		},
-			want: "10.96.0.10,1.1.1.1 | shop.svc.cluster.local,svc.cluster.local,cluster.local,corp.example,lan,a | ndots:3,edns0"},
+			want: "10.96.0.10,1.1.1.1 | shop.svc.cluster.local,svc.cluster.local,cluster.local,corp.example,lan,a | ndots:3," +
+				"edns0"},
 		{name: "no cluster DNS", r: Resolver{ResolvConf: file}, want: host, warnings: "MissingClusterDNS"},
 		{name: "no resolv.conf", r: Resolver{NodeIPs: []string{"192.0.2.1", "fd00::1"}},
 			edit: func(s *corev1.PodSpec) { s.DNSPolicy = "Default" }, want: "127.0.0.1,::1 | . | "},
 		{name: "too many servers", r: r, edit: func(s *corev1.PodSpec) {
 			s.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "2.2.2.2", "3.3.3.3"}}
 		},
-			want: "10.96.0.10,1.1.1.1,2.2.2.2 | shop.svc.cluster.local,svc.cluster.local,cluster.local,corp.example,lan | ndots:5", warnings: "DNSConfigForming"},
+			want: "10.96.0.10,1.1.1.1,2.2.2.2 | shop.svc.cluster.local,svc.cluster.local,cluster.local,corp.example,lan | " +
+				"ndots:5",
+			warnings: "DNSConfigForming"},
 		{name: "a domain that is none", r: r, edit: func(s *corev1.PodSpec) {
 			s.DNSPolicy = "None"
 			s.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}, Searches: []string{strings.Repeat("x", 254),

@@ -143,7 +143,8 @@ func TestBuild(t *testing.T) {
 			{Name: "LABELS", ValueFrom: field("metadata.labels")}, {Name: "APP",
 				ValueFrom: field("metadata.labels['app']")},
 			{Name: "NOTE", ValueFrom: field("metadata.annotations['example.com/Note']")}},
-			want: "NAME=till\nNS=shop\nUID=u1\nNODE=n1\nSA=sa\nIP=10.1.0.7\nIPS=10.1.0.7,fd00::7\nHOST=192.0.2.1\nHOSTS=192.0.2.1\nLABELS=a=\"x\\\"y\"\napp=\"till\"\nAPP=till\nNOTE=n"},
+			want: "NAME=till\nNS=shop\nUID=u1\nNODE=n1\nSA=sa\nIP=10.1.0.7\nIPS=10.1.0.7,fd00::7\nHOST=192.0.2.1\n" +
+				"HOSTS=192.0.2.1\nLABELS=a=\"x\\\"y\"\napp=\"till\"\nAPP=till\nNOTE=n"},
 		{name: "unknown field", env: []corev1.EnvVar{{Name: "A", ValueFrom: field("status.phase")}},
 			wantErr: "unsupported fieldPath: status.phase"},
 		{name: "services of the namespace", links: true,
@@ -154,8 +155,11 @@ func TestBuild(t *testing.T) {
 					corev1.ServicePort{Port: 1})},
 			env: []corev1.EnvVar{{Name: "X", Value: "$(MY_DB_PORT)"}},
 			want: "X=tcp://10.0.0.9:5432\nMY_DB_PORT=tcp://10.0.0.9:5432\n" +
-				"MY_DB_PORT_53_UDP=udp://10.0.0.9:53\nMY_DB_PORT_53_UDP_ADDR=10.0.0.9\nMY_DB_PORT_53_UDP_PORT=53\nMY_DB_PORT_53_UDP_PROTO=udp\n" +
-				"MY_DB_PORT_5432_TCP=tcp://10.0.0.9:5432\nMY_DB_PORT_5432_TCP_ADDR=10.0.0.9\nMY_DB_PORT_5432_TCP_PORT=5432\nMY_DB_PORT_5432_TCP_PROTO=tcp\nMY_DB_SERVICE_HOST=10.0.0.9\nMY_DB_SERVICE_PORT=5432\nMY_DB_SERVICE_PORT_DNS_UDP=53"},
+				"MY_DB_PORT_53_UDP=udp://10.0.0.9:53\nMY_DB_PORT_53_UDP_ADDR=10.0.0.9\nMY_DB_PORT_53_UDP_PORT=53\n" +
+				"MY_DB_PORT_53_UDP_PROTO=udp\n" +
+				"MY_DB_PORT_5432_TCP=tcp://10.0.0.9:5432\nMY_DB_PORT_5432_TCP_ADDR=10.0.0.9\nMY_DB_PORT_5432_TCP_PORT=5432\n" +
+				"MY_DB_PORT_5432_TCP_PROTO=tcp\nMY_DB_SERVICE_HOST=10.0.0.9\nMY_DB_SERVICE_PORT=5432\n" +
+				"MY_DB_SERVICE_PORT_DNS_UDP=53"},
 		{name: "no links, no services but the master",
 			extra: []*corev1.Service{service("shop", "db", "10.0.0.9", corev1.ServicePort{Port: 5432})}, want: ""},
 	} {
@@ -340,10 +344,12 @@ func TestMoreThanAProcessCanBeGiven(t *testing.T) {
 	for want, c := range map[string]*corev1.Container{
 		"variable V17: longer than":   {Env: doubling},
 		"variable V95: together with": {Env: many},
-		"variable big: longer than":   {EnvFrom: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}}}},
-		"argument 1: longer than":     {Env: many[:1], Command: []string{"a", "$(V0)$(V0)"}},
-		"arguments: longer than":      {Env: many[:1], Args: slices.Repeat([]string{"$(V0)"}, 100)},
-		"":                            {Env: many[:1], Args: []string{"$(V0)", "$(V0)", "x"}},
+		"variable big: longer than": {EnvFrom: []corev1.EnvFromSource{
+			{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}},
+		}},
+		"argument 1: longer than": {Env: many[:1], Command: []string{"a", "$(V0)$(V0)"}},
+		"arguments: longer than":  {Env: many[:1], Args: slices.Repeat([]string{"$(V0)"}, 100)},
+		"":                        {Env: many[:1], Args: []string{"$(V0)", "$(V0)", "x"}},
 	} {
 		pod := aPod(true)
 		pod.Annotations = map[string]string{"half": half}

@@ -86,7 +86,13 @@ func newBench(t *testing.T, limit unit.Bytes) *bench {
 	if err != nil {
 		t.Skipf("needs cgroups: %v", err)
 	}
-	b := &bench{T: t, tree: tree, root: fmt.Sprintf("/plimsoll-evict-%d", os.Getpid()), limit: limit, evicted: map[types.UID]pods.Eviction{}}
+	b := &bench{
+		T:       t,
+		tree:    tree,
+		root:    fmt.Sprintf("/plimsoll-evict-%d", os.Getpid()),
+		limit:   limit,
+		evicted: map[types.UID]pods.Eviction{},
+	}
 	if err := tree.Apply(b.root, qos.Values{Memory: unit.LimitTo(limit)}); err != nil {
 		t.Skipf("needs writable cgroups: %v", err)
 	}
@@ -124,7 +130,8 @@ func (b *bench) pod(uid string, priority int32, size unit.Bytes, rate unit.Bytes
 	b.join(types.UID(uid), cmd.Process.Pid)
 	b.mu.Lock()
 	b.pods = append(b.pods, podentry.Present{Pod: &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: uid, UID: types.UID(uid)}, Spec: corev1.PodSpec{Priority: &priority},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: uid, UID: types.UID(uid)},
+		Spec:       corev1.PodSpec{Priority: &priority},
 	}})
 	b.mu.Unlock()
 	go func() {
@@ -209,7 +216,10 @@ func (b *bench) options(dir string, thresholds ...eviction.Threshold) Options {
 		b.Fatal(err)
 	}
 	return Options{
-		Node: "n", Config: eviction.Config{Thresholds: thresholds, Transition: time.Minute}, Tree: b.tree, Proc: procfs.Default,
+		Node:   "n",
+		Config: eviction.Config{Thresholds: thresholds, Transition: time.Minute},
+		Tree:   b.tree,
+		Proc:   procfs.Default,
 		Memory: machine.Total, Limit: unit.LimitTo(b.limit), NodeFS: b.TempDir(), Group: b.root,
 		Of: func(pod *corev1.Pod, container string) string {
 			if container != "" {
@@ -280,7 +290,11 @@ func (b *bench) oomKills() (sum int64) {
 }
 
 func hard(value unit.Bytes) eviction.Threshold {
-	return eviction.Threshold{Signal: allocatable.AllocatableMemory, Value: allocatable.Threshold{Amount: int64(value)}, Text: value.String()}
+	return eviction.Threshold{
+		Signal: allocatable.AllocatableMemory,
+		Value:  allocatable.Threshold{Amount: int64(value)},
+		Text:   value.String(),
+	}
 }
 
 // TestTheGrowerGoesBeforeTheKernelKills: memory grows at every speed up to 1 GiB/s under a limit of all pods. The pod
@@ -343,7 +357,8 @@ func (b *bench) evictedAsTold(dir string) {
 		}
 		return len(records) >= 2
 	})
-	if records[0].Kind != journal.Intent || !strings.Contains(records[0].Pods[0].Message, "The node was low on resource: memory. Threshold quantity: ") {
+	if records[0].Kind != journal.Intent || !strings.Contains(records[0].Pods[0].Message,
+		"The node was low on resource: memory. Threshold quantity: ") {
 		b.Errorf("first record %+v", records[0])
 	}
 	for _, r := range records {
@@ -369,7 +384,8 @@ func (b *bench) evictedAsTold(dir string) {
 			b.Logf("%s uses %v", p.Name, p.Used.WorkingSet)
 		}
 		for _, k := range d.Kills {
-			b.Logf("%s: SIGKILL to %d processes by %s %v after the check began; notifications %v", r.Text, k.Processes, k.How, k.After, d.Notifications)
+			b.Logf("%s: SIGKILL to %d processes by %s %v after the check began; notifications %v", r.Text, k.Processes, k.How,
+				k.After, d.Notifications)
 		}
 	}
 }
@@ -384,7 +400,8 @@ func TestPageCacheEvictsNobodyWhereItCountsAsAvailable(t *testing.T) {
 	b.pod("reader", 0, 8*unit.MiB, 0)
 	// The file is written and read in the pod, again and again, until the cache is active: the kubelet counts that as
 	// used.
-	cmd := exec.Command("sh", "-c", `read go; head -c 96M /dev/zero > "$1"; while :; do cat "$1" > /dev/null; done`, "sh", filepath.Join(t.TempDir(), "file"))
+	cmd := exec.Command("sh", "-c", `read go; head -c 96M /dev/zero > "$1"; while :; do cat "$1" > /dev/null; done`, "sh",
+		filepath.Join(t.TempDir(), "file"))
 	begin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -401,7 +418,10 @@ func TestPageCacheEvictsNobodyWhereItCountsAsAvailable(t *testing.T) {
 		k.FreeMemory()
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		b.until("the reader's group is empty", func() bool { pids, _ := b.tree.PIDs(b.group("reader")); return len(pids) == 0 })
+		b.until("the reader's group is empty", func() bool {
+			pids, _ := b.tree.PIDs(b.group("reader"))
+			return len(pids) == 0
+		})
 	})
 	b.until("the cache is in active use, below the threshold as upstream counts", func() bool {
 		if err := b.tree.SumUp(); err != nil {
@@ -436,7 +456,17 @@ func TestAnAgentDiesBetweenDecidingAndKilling(t *testing.T) {
 		t.Fatal(err)
 	}
 	until := time.Now().Add(100 * time.Millisecond)
-	intent := journal.Record{Kind: journal.Intent, Pods: []journal.Pod{{Namespace: "default", Name: "grower", UID: "grower", Message: "The node was low.", Until: until.UnixNano(), Disrupts: true}}}
+	intent := journal.Record{
+		Kind: journal.Intent,
+		Pods: []journal.Pod{{
+			Namespace: "default",
+			Name:      "grower",
+			UID:       "grower",
+			Message:   "The node was low.",
+			Until:     until.UnixNano(),
+			Disrupts:  true,
+		}},
+	}
 	if _, err := j.Append(intent); err != nil {
 		t.Fatal(err)
 	}
@@ -451,7 +481,8 @@ func TestAnAgentDiesBetweenDecidingAndKilling(t *testing.T) {
 		t.Error("a pod was recalled that nobody evicted")
 	}
 	v, ok := g.Recall("grower")
-	if !ok || v.Reason != "Evicted" || v.Message != "The node was low." || !v.Disrupts || !v.KillAt.Equal(time.Unix(0, until.UnixNano())) {
+	if !ok || v.Reason != "Evicted" || v.Message != "The node was low." || !v.Disrupts ||
+		!v.KillAt.Equal(time.Unix(0, until.UnixNano())) {
 		t.Fatalf("recalled %+v, %v", v, ok)
 	}
 	b.Evict("grower", v) // pods.Runner does this when it first syncs the pod
@@ -470,7 +501,9 @@ func TestAnAgentDiesBetweenDecidingAndKilling(t *testing.T) {
 func TestAGroupThatVanishesIsNoReasonToKill(t *testing.T) {
 	b := newBench(t, 128*unit.MiB)
 	b.mu.Lock()
-	b.pods = append(b.pods, podentry.Present{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "ghost", UID: "ghost"}}})
+	b.pods = append(b.pods, podentry.Present{
+		Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "ghost", UID: "ghost"}},
+	})
 	b.mu.Unlock()
 	b.watch(b.options(t.TempDir(), hard(64*unit.MiB)))
 	b.pod("grower", 0, 128*unit.MiB, 100*unit.MiB)

@@ -160,7 +160,8 @@ func run(t *testing.T, name string, args ...string) {
 func startContainerd(t *testing.T, dir string) *cri.Client {
 	t.Helper()
 	config := filepath.Join(dir, "config.toml")
-	text := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\n[grpc]\naddress = %q\n[plugins.'io.containerd.grpc.v1.cri']\nsandbox_image = 'docker.io/test/pause:1'\n",
+	text := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\n[grpc]\naddress = %q\n"+
+		"[plugins.'io.containerd.grpc.v1.cri']\nsandbox_image = 'docker.io/test/pause:1'\n",
 		filepath.Join(dir, "root"), filepath.Join(dir, "state"), filepath.Join(dir, "s"))
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

@@ -138,7 +138,8 @@ func TestCollectTooLittle(t *testing.T) {
 	if err := gc.Collect(t.Context()); err == nil || s.left() != "b c d e f g h i" {
 		t.Errorf("%v, left %q", err, s.left())
 	}
-	const want = "Warning FreeDiskSpaceFailed Insufficient free disk space on the node's image filesystem (90% of 10.0 GiB used). Failed to free sufficient space by deleting unused images (freed 1073741824 bytes)."
+	const want = "Warning FreeDiskSpaceFailed Insufficient free disk space on the node's image filesystem (90% of 10.0 " +
+		"GiB used). Failed to free sufficient space by deleting unused images (freed 1073741824 bytes)."
 	if got := <-events.Events; !strings.HasPrefix(got, want) {
 		t.Errorf("got %q", got)
 	}

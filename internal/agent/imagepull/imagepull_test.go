@@ -368,7 +368,8 @@ func TestPullSecrets(t *testing.T) {
 		if got := strings.Join(n.pulls, ", "); got != c.image+" by "+c.as {
 			t.Errorf("%s with imagePullSecrets %q: pulled %s, want %q", c.image, c.names, got, c.as)
 		}
-		const missing = "Warning FailedToRetrieveImagePullSecret Unable to retrieve some image pull secrets (gone); attempting to pull the image may not succeed."
+		const missing = "Warning FailedToRetrieveImagePullSecret Unable to retrieve some image pull secrets (gone); " +
+			"attempting to pull the image may not succeed."
 		if first := <-n.events.Events; (first == missing) != c.event {
 			t.Errorf("%s with imagePullSecrets %q: first Event %q, want one of a missing secret: %v", c.image, c.names, first,
 				c.event)

@@ -337,7 +337,9 @@ func options(t *testing.T, s *server, c *cri, r *recorder) Options {
 			OSImage: "Debian GNU/Linux 12 (bookworm)", Architecture: "amd64"},
 	}
 	resources, err := allocatable.Compute(m, allocatable.Settings{MaxPods: 110,
-		EvictionHard: map[allocatable.Signal]allocatable.Threshold{allocatable.MemoryAvailable: {Amount: int64(100 * unit.MiB)}}})
+		EvictionHard: map[allocatable.Signal]allocatable.Threshold{
+			allocatable.MemoryAvailable: {Amount: int64(100 * unit.MiB)},
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}

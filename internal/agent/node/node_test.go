@@ -131,7 +131,8 @@ func TestRuntimeComesLateGoesAndComesBack(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		synctest.Wait()
 		node, _ := s.now()
-		want := "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:cni plugin not initialized"
+		want := "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:cni plugin " +
+			"not initialized"
 		if ready := condition(node, corev1.NodeReady); ready.Status != corev1.ConditionFalse ||
 			ready.Reason != "KubeletNotReady" || ready.Message != want {
 			t.Errorf("network not ready: %+v", ready)
@@ -410,8 +411,8 @@ func TestStuckMainLoop(t *testing.T) {
 	})
 }
 
-// TestShuttingDown: a node whose machine is about to shut down is not ready, and says so in the kubelet's words, at once.
-// When the shutdown is cancelled, it is ready again.
+// TestShuttingDown: a node whose machine is about to shut down is not ready, and says so in the kubelet's words, at
+// once. When the shutdown is cancelled, it is ready again.
 func TestShuttingDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c, r := newServer(), newCRI(), &recorder{}

@@ -164,7 +164,9 @@ func podNaming(uid string, names ...string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: uid, UID: types.UID(uid)}}
 	for _, n := range names {
 		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: n,
-			VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: n}}}})
+			VolumeSource: corev1.VolumeSource{
+				ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: n}},
+			}})
 	}
 	return p
 }
@@ -463,9 +465,12 @@ func TestReferences(t *testing.T) {
 	pod := podNaming("p", "v1")
 	pod.Spec.Volumes = append(pod.Spec.Volumes,
 		corev1.Volume{VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "v2"}}},
-		corev1.Volume{VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-			{Secret: &corev1.SecretProjection{LocalObjectReference: local("v3")}},
-			{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: local("v4")}}}}}},
+		corev1.Volume{VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			Sources: []corev1.VolumeProjection{
+				{Secret: &corev1.SecretProjection{LocalObjectReference: local("v3")}},
+				{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: local("v4")}},
+			},
+		}}},
 		corev1.Volume{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 	pod.Spec.Containers = []corev1.Container{{
 		EnvFrom: []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: local("e1")}},
@@ -473,8 +478,16 @@ func TestReferences(t *testing.T) {
 		Env: []corev1.EnvVar{{Name: "x"},
 			{ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: local("e3")}}}},
 	}}
-	pod.Spec.InitContainers = []corev1.Container{{Env: []corev1.EnvVar{{ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: local("e4")}}}}}}
-	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{EnvFrom: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: local("e5")}}}}}}
+	pod.Spec.InitContainers = []corev1.Container{
+		{Env: []corev1.EnvVar{
+			{ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: local("e4")}}},
+		}},
+	}
+	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{
+		{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+			EnvFrom: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: local("e5")}}},
+		}},
+	}
 	pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{local("pull"), local("")}
 	got := References(pod)
 	for _, want := range []string{"configmap shop/v1", "secret shop/v2", "secret shop/v3", "configmap shop/v4",

@@ -90,7 +90,8 @@ func (w *Watch) play(constraint, how string, pid int) {
 		"hog invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=999",
 		"memory: usage 32768kB, limit 32768kB, failcnt 32",
 		fmt.Sprintf("oom-kill:constraint=%s,task=hog,pid=%d,uid=0", constraint, pid),
-		fmt.Sprintf("%s: Killed process %d (hog) total-vm:1kB, anon-rss:1024kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:4kB oom_score_adj:999", how, pid),
+		fmt.Sprintf("%s: Killed process %d (hog) total-vm:1kB, anon-rss:1024kB, file-rss:0kB, shmem-rss:0kB, UID:0 "+
+			"pgtables:4kB oom_score_adj:999", how, pid),
 	} {
 		w.record(kmsg.Record{Sequence: uint64(i), Since: since, Text: text})
 	}

@@ -44,10 +44,18 @@ func TestOrdersMerge(t *testing.T) {
 		interrupts int
 	}{
 		{"one order", []step{{0, 30 * time.Second, remove}}, 30 * time.Second, true, "", 1},
-		{"a later one shortens", []step{{0, 30 * time.Second, remove}, {time.Second, time.Second, remove}}, 2 * time.Second, true, "", 2},
-		{"none stretches", []step{{0, 5 * time.Second, remove}, {time.Second, time.Minute, remove}}, 5 * time.Second, true, "", 1},
-		{"an eviction that is deleted goes, and keeps its reason", []step{{0, 5 * time.Second, evict}, {time.Second, time.Minute, remove}}, 5 * time.Second, true, "Evicted", 1},
-		{"a deletion that is evicted stays a deletion", []step{{0, time.Minute, remove}, {0, time.Second, evict}}, time.Second, true, "", 2},
+		{"a later one shortens", []step{
+			{0, 30 * time.Second, remove}, {time.Second, time.Second, remove},
+		}, 2 * time.Second, true, "", 2},
+		{"none stretches", []step{
+			{0, 5 * time.Second, remove}, {time.Second, time.Minute, remove},
+		}, 5 * time.Second, true, "", 1},
+		{"an eviction that is deleted goes, and keeps its reason", []step{
+			{0, 5 * time.Second, evict}, {time.Second, time.Minute, remove},
+		}, 5 * time.Second, true, "Evicted", 1},
+		{"a deletion that is evicted stays a deletion", []step{
+			{0, time.Minute, remove}, {0, time.Second, evict},
+		}, time.Second, true, "", 2},
 		{"an eviction alone keeps its containers", []step{{0, 0, evict}}, 0, false, "Evicted", 1},
 	} {
 		interrupts := 0
@@ -62,7 +70,8 @@ func TestOrdersMerge(t *testing.T) {
 				t.Errorf("%s: an order that a worker may be reading was written to", c.name)
 			}
 		}
-		if e.stop.Deadline != noon.Add(c.deadline) || e.stop.Remove != c.remove || e.stop.Reason != c.reason || interrupts != c.interrupts {
+		if e.stop.Deadline != noon.Add(c.deadline) || e.stop.Remove != c.remove || e.stop.Reason != c.reason ||
+			interrupts != c.interrupts {
 			t.Errorf("%s: got %+v after %s, %d interrupts", c.name, *e.stop, e.stop.Deadline.Sub(noon), interrupts)
 		}
 	}
@@ -130,7 +139,10 @@ func TestImpossibleStates(t *testing.T) {
 			_, _, over := e.AwaitExit(t.Context(), "c", time.Second)
 			over()
 		},
-		"it is rejected, and becomes admitted":             func(e *Entry) { e.Reject(noon, podlife.StopOrder{}); e.SetPhase(PhaseAdmitted) },
+		"it is rejected, and becomes admitted": func(e *Entry) {
+			e.Reject(noon, podlife.StopOrder{})
+			e.SetPhase(PhaseAdmitted)
+		},
 		"its admission has no end":                         func(e *Entry) { e.SetPhase(PhaseConsulting) },
 		"no source has it, and yet it is held":             func(e *Entry) { e.SetHold(&podlife.Hold{}, "") },
 		"its worker rests, and a stop order interrupts it": func(e *Entry) { e.Arm(nil, nothing) },

@@ -47,7 +47,9 @@ func TestHold(t *testing.T) {
 		t.Errorf("its devices came, yet it waits: %+v", e.Snapshot().Hold)
 	}
 	w.why, w.until = "no gpu", time.Time{}
-	if workerOf(r, e).mayStart() || e.Snapshot().Stop == nil || e.Snapshot().Stop.Phase != podlife.Failed || e.Snapshot().Stop.Reason != "UnexpectedAdmissionError" || e.Snapshot().Stop.Message != "Pod was rejected: Allocate failed due to no gpu, which is unexpected" {
+	if workerOf(r, e).mayStart() || e.Snapshot().Stop == nil || e.Snapshot().Stop.Phase != podlife.Failed ||
+		e.Snapshot().Stop.Reason != "UnexpectedAdmissionError" ||
+		e.Snapshot().Stop.Message != "Pod was rejected: Allocate failed due to no gpu, which is unexpected" {
 		t.Errorf("it waited for too long: %+v", e.Snapshot().Stop)
 	}
 
@@ -82,9 +84,17 @@ func TestRoomOfTheDeparting(t *testing.T) {
 		want  string // reason of the hold; "": refused
 	}{
 		{"its object is there", func(*Runner, *podentry.Entry) {}, ""},
-		{"being deleted", func(_ *Runner, old *podentry.Entry) { old.Evict(0, time.Minute, podlife.StopOrder{Remove: true}) }, ""},
-		{"deleted by force", func(r *Runner, old *podentry.Entry) { now, _ := r.now(); old.Vanish(now) }, "WaitingForTermination"},
-		{"and should have ended long ago", func(r *Runner, old *podentry.Entry) { now, _ := r.now(); old.Vanish(now.Add(-time.Hour)) }, ""},
+		{"being deleted", func(_ *Runner, old *podentry.Entry) {
+			old.Evict(0, time.Minute, podlife.StopOrder{Remove: true})
+		}, ""},
+		{"deleted by force", func(r *Runner, old *podentry.Entry) {
+			now, _ := r.now()
+			old.Vanish(now)
+		}, "WaitingForTermination"},
+		{"and should have ended long ago", func(r *Runner, old *podentry.Entry) {
+			now, _ := r.now()
+			old.Vanish(now.Add(-time.Hour))
+		}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, _ := busyNode(t, 1000, map[string]int64{"old": 900})
@@ -105,7 +115,8 @@ func TestRoomOfTheDeparting(t *testing.T) {
 				}
 				return
 			}
-			if next.Snapshot().Stop != nil || next.Snapshot().Hold == nil || next.Snapshot().Hold.Reason != c.want || next.Snapshot().Phase == podentry.PhaseAdmitted {
+			if next.Snapshot().Stop != nil || next.Snapshot().Hold == nil || next.Snapshot().Hold.Reason != c.want ||
+				next.Snapshot().Phase == podentry.PhaseAdmitted {
 				t.Fatalf("it does not wait: hold %+v, stop %+v", next.Snapshot().Hold, next.Snapshot().Stop)
 			}
 			if events := r.Recorder.(*record.FakeRecorder).Events; len(events) != 1 {
@@ -181,8 +192,10 @@ func TestHungOpinion(t *testing.T) {
 	}()
 	<-u.reached
 	workerOf(r, next).admit(t.Context())
-	if next.Snapshot().Phase != podentry.PhaseAdmitted || hung.Snapshot().Phase == podentry.PhaseAdmitted || len(u.others) != 1 {
-		t.Errorf("it is %v, the hung one %v; it saw %d pods, want the one that has something", next.Snapshot().Phase, hung.Snapshot().Phase, len(u.others))
+	if next.Snapshot().Phase != podentry.PhaseAdmitted || hung.Snapshot().Phase == podentry.PhaseAdmitted ||
+		len(u.others) != 1 {
+		t.Errorf("it is %v, the hung one %v; it saw %d pods, want the one that has something", next.Snapshot().Phase,
+			hung.Snapshot().Phase, len(u.others))
 	}
 	r.ask("a", 400, 2)
 	r.judgeResizes()
@@ -220,8 +233,10 @@ func TestHungPlugin(t *testing.T) {
 	}()
 	<-w.reached
 	workerOf(r, next).admit(t.Context())
-	if next.Snapshot().Phase != podentry.PhaseAdmitted || hung.Snapshot().Phase == podentry.PhaseAdmitted || len(w.others) != 2 {
-		t.Errorf("it is %v, the hung one %v; it saw %d pods, want those two that are here", next.Snapshot().Phase, hung.Snapshot().Phase, len(w.others))
+	if next.Snapshot().Phase != podentry.PhaseAdmitted || hung.Snapshot().Phase == podentry.PhaseAdmitted ||
+		len(w.others) != 2 {
+		t.Errorf("it is %v, the hung one %v; it saw %d pods, want those two that are here", next.Snapshot().Phase,
+			hung.Snapshot().Phase, len(w.others))
 	}
 	r.ask("a", 400, 2)
 	r.judgeResizes()

@@ -91,7 +91,9 @@ func TestFailedStartsAreCounted(t *testing.T) {
 	r := measuredRunner()
 	pod := testPod()
 	pod.Spec.InitContainers = []corev1.Container{{Name: "first"}}
-	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug"}}}
+	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{
+		{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug"}},
+	}
 	w := r.take(pod, false).Wake().(*worker)
 	main := pod.Spec.Containers[0].Name
 	for _, a := range []podlife.Action{
@@ -187,9 +189,13 @@ func TestInfeasibleResizesAreLabelled(t *testing.T) {
 func TestStartSLILeavesOutPullsAndInit(t *testing.T) {
 	at := func(second int64) metav1.Time { return metav1.Unix(second, 0) }
 	ended := func(from, to int64) corev1.ContainerStatus {
-		return corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{StartedAt: at(from), FinishedAt: at(to)}}}
+		return corev1.ContainerStatus{
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{StartedAt: at(from), FinishedAt: at(to)}},
+		}
 	}
-	sidecar := corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at(1)}}}
+	sidecar := corev1.ContainerStatus{
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at(1)}},
+	}
 	s := corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{ended(10, 13), sidecar, ended(20, 21),
 		ended(30, 29)}}
 	if got := initTime(&s); got != 4*time.Second {

@@ -31,7 +31,9 @@ func TestStopsDoNotWaitForOthersGrace(t *testing.T) {
 				ID: "c", Grace: grace})
 		}
 		hooked := testPod()
-		hooked.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3000}}}
+		hooked.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{
+			PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3000}},
+		}
 		for range 4 {
 			go stop(time.Hour, nil)
 			go stop(time.Hour, hooked)
@@ -66,7 +68,9 @@ func hangingHook(t *testing.T) (r *Runner, e *podentry.Entry, commands *endless)
 	pod := testPod()
 	e.Set(pod, noon)
 	c := &pod.Spec.Containers[0]
-	c.Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"hang"}}}}
+	c.Lifecycle = &corev1.Lifecycle{
+		PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"hang"}}},
+	}
 	workerOf(r, e).view.Containers["c1"] = podlife.Container{ID: "c1", Name: "zeta", State: podlife.Running}
 	workerOf(r, e).postStart(pod, c, podlife.Action{Kind: podlife.StartContainer, Container: "zeta"}, "c1") // returns
 	return r, e, commands
@@ -114,7 +118,9 @@ func TestStopEndsWithTheProcess(t *testing.T) {
 			e := r.newEntry("uid-1")
 			r.Runtime, r.stops = &cri.Client{RuntimeServiceClient: &patient{}}, turns.NewPlaces(1)
 			if hooked {
-				pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3000}}}
+				pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{
+					PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 3000}},
+				}
 			}
 			time.AfterFunc(time.Minute, func() { e.Exited("c") })
 			begun := time.Now()

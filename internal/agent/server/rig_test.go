@@ -225,9 +225,13 @@ func newRig(t *testing.T, change func(*Options)) *rig {
 		stream: &streamer{url: echo(t) + "/exec/token"}, logs: filepath.Join(dir, "logs")}
 	o := Options{
 		Config: &kubeletconfigv1beta1.KubeletConfiguration{
-			PodLogsDir:     r.logs,
-			Authentication: kubeletconfigv1beta1.KubeletAuthentication{X509: kubeletconfigv1beta1.KubeletX509Authentication{ClientCAFile: caFile}},
-			Authorization:  kubeletconfigv1beta1.KubeletAuthorization{Mode: kubeletconfigv1beta1.KubeletAuthorizationModeAlwaysAllow},
+			PodLogsDir: r.logs,
+			Authentication: kubeletconfigv1beta1.KubeletAuthentication{
+				X509: kubeletconfigv1beta1.KubeletX509Authentication{ClientCAFile: caFile},
+			},
+			Authorization: kubeletconfigv1beta1.KubeletAuthorization{
+				Mode: kubeletconfigv1beta1.KubeletAuthorizationModeAlwaysAllow,
+			},
 		},
 		NodeName: "n1", Names: []string{"127.0.0.1"}, CertDir: filepath.Join(dir,
 			"pki"), Pods: r.pods, Runtime: r.stream, Stats: fixedStats{}, Cgroups: fixedCgroups{}, Metrics: metrics.New("n1"),
@@ -340,7 +344,9 @@ func (r *rig) upgrade(t *testing.T, path, protocol string) (net.Conn, string) {
 	conn.SetDeadline(time.Now().Add(10 * time.Second))
 	// Sent in one packet with the first bytes of the stream, which must not be lost.
 	fmt.Fprintf(conn,
-		"POST %s HTTP/1.1\r\nHost: n1\r\nConnection: Upgrade\r\nUpgrade: %s\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\nAuthorization: Basic x\r\nCookie: x\r\nContent-Length: 0\r\n\r\nearly ", path, protocol)
+		"POST %s HTTP/1.1\r\nHost: n1\r\nConnection: Upgrade\r\nUpgrade: %s\r\n"+
+			"X-Stream-Protocol-Version: v4.channel.k8s.io\r\nAuthorization: Basic x\r\nCookie: x\r\nContent-Length: 0\r\n\r\n"+
+			"early ", path, protocol)
 	var head strings.Builder
 	for b := make([]byte, 1); !strings.HasSuffix(head.String(), "\r\n\r\n"); {
 		if _, err := io.ReadFull(conn, b); err != nil {

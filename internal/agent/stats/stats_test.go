@@ -88,15 +88,18 @@ func proc(t *testing.T) string {
 			ticks)
 	}
 	for name, text := range map[string]string{
-		"meminfo":                            "MemTotal:  1000 kB\nMemFree: 400 kB\nInactive(file):  100 kB\nAnonPages: 50 kB\nSwapTotal: 10 kB\nSwapFree: 4 kB\n",
-		"stat":                               "cpu 1 2 3\nbtime 1000000000\n",
-		"loadavg":                            "0.20 0.18 0.12 1/80 11206\n",
-		"sys/kernel/pid_max":                 "32768\n",
-		"sys/kernel/threads-max":             "1000\n",
-		fmt.Sprintf("%d/stat", os.Getpid()):  stat(250),
-		"self/net/dev":                       "Inter-| x\n face |x\n    lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\nveth1: 9 1 0 0 0 0 0 0 9 1 0 0 0 0 0 0\n  ens3: 100 1 2 0 0 0 0 0 200 1 3 0 0 0 0 0\n",
-		"42/net/dev":                         "Inter-| x\n face |x\n  eth0:5 1 0 0 0 0 0 0 7 1 0 0 0 0 0 0\n",
-		"pressure/memory":                    "some avg10=1.50 avg60=0.17 avg300=1.11 total=58\nfull avg10=0.00 avg60=0.13 avg300=0.96 total=57\n",
+		"meminfo": "MemTotal:  1000 kB\nMemFree: 400 kB\nInactive(file):  100 kB\n" +
+			"AnonPages: 50 kB\nSwapTotal: 10 kB\nSwapFree: 4 kB\n",
+		"stat":                              "cpu 1 2 3\nbtime 1000000000\n",
+		"loadavg":                           "0.20 0.18 0.12 1/80 11206\n",
+		"sys/kernel/pid_max":                "32768\n",
+		"sys/kernel/threads-max":            "1000\n",
+		fmt.Sprintf("%d/stat", os.Getpid()): stat(250),
+		"self/net/dev": "Inter-| x\n face |x\n    lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n" +
+			"veth1: 9 1 0 0 0 0 0 0 9 1 0 0 0 0 0 0\n  ens3: 100 1 2 0 0 0 0 0 200 1 3 0 0 0 0 0\n",
+		"42/net/dev": "Inter-| x\n face |x\n  eth0:5 1 0 0 0 0 0 0 7 1 0 0 0 0 0 0\n",
+		"pressure/memory": "some avg10=1.50 avg60=0.17 avg300=1.11 total=58\n" +
+			"full avg10=0.00 avg60=0.13 avg300=0.96 total=57\n",
 		"pressure/cpu":                       "some avg10=oops\n",
 		"42/unused":                          "",
 		filepath.Join("43", "not", "looked"): "",

@@ -85,7 +85,8 @@ func TestReplacedObject(t *testing.T) {
 	}
 }
 
-// TestUpToDate: a status that the API lacks is not up to date, until it is written; without an object nothing is lacking.
+// TestUpToDate: a status that the API lacks is not up to date, until it is written; without an object nothing is
+// lacking.
 func TestUpToDate(t *testing.T) {
 	var object *corev1.Pod
 	status := corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Terminated"}

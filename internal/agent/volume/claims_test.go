@@ -64,6 +64,17 @@ func series(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return out
 }
 
+// onNode is the affinity of a volume that is on one node.
+func onNode(name string) *corev1.VolumeNodeAffinity {
+	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{
+			Key:      "kubernetes.io/hostname",
+			Operator: "In",
+			Values:   []string{name},
+		}}}},
+	}}
+}
+
 // TestClaims mounts volumes of kind hostPath and local behind claims, gives local ones to the pod's group, and leaves
 // them in place when the pod is removed.
 func TestClaims(t *testing.T) {
@@ -87,10 +98,7 @@ func TestClaims(t *testing.T) {
 	}
 	r.bind("host", corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: host}})
 	_, v := r.bind("local", corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: local}})
-	v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kubernetes.io/hostname", Operator: "In",
-			Values: []string{"here"}}},
-	}}}}
+	v.Spec.NodeAffinity = onNode("here")
 	pod := podWith("u1", claimVolume("h", "host"), claimVolume("l", "local"))
 	pod.Namespace = "default"
 	pod.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = true
@@ -164,10 +172,7 @@ func TestClaimsRefused(t *testing.T) {
 	block := corev1.PersistentVolumeBlock
 	v.Spec.VolumeMode = &block
 	_, v = r.bind("away", local)
-	v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kubernetes.io/hostname", Operator: "In",
-			Values: []string{"there"}}},
-	}}}}
+	v.Spec.NodeAffinity = onNode("there")
 	r.bind("gone", corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: filepath.Join(dir, "none")}})
 	r.bind("up", corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: dir + "/../x"}})
 	r.bind("u1-own", local)

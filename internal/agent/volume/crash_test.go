@@ -231,8 +231,7 @@ func TestHandOverAfterACrash(t *testing.T) {
 func TestReadersSeeNoMixture(t *testing.T) {
 	r := newRig(t)
 	r.putEveryKind(0)
-	pod := podWith("u1", volumeOf("v",
-		corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}))
+	pod := podWith("u1", volumeOf("v", fromConfigMap("cm")))
 	r.mustSetUp(pod)
 	dir, _ := r.VolumePath(pod, "v")
 	done := make(chan struct{})

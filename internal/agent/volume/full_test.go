@@ -269,7 +269,12 @@ func TestPathsWithoutEnd(t *testing.T) {
 		items = append(items, corev1.KeyToPath{Key: "k", Path: fmt.Sprint("p", i)})
 	}
 	pod := podWith("u1", volumeOf("disk",
-		corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}, Items: items}}),
+		corev1.VolumeSource{
+			ConfigMap: &corev1.ConfigMapVolumeSource{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "cm"},
+				Items:                items,
+			},
+		}),
 		volumeOf("memory", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s", Items: items}}))
 	var failures Failures
 	if err := r.SetUp(context.Background(), pod); !errors.As(err, &failures) || len(failures) != 2 ||
@@ -298,7 +303,9 @@ func TestTextsAreHeldOnce(t *testing.T) {
 		item := corev1.DownwardAPIVolumeFile{Path: fmt.Sprint("p", i),
 			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations"}}
 		fields = append(fields, item)
-		source := corev1.VolumeProjection{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{item}}}
+		source := corev1.VolumeProjection{
+			DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{item}},
+		}
 		if i%2 == 0 {
 			source = corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{
 				LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}, Items: []corev1.KeyToPath{{Key: "k",
@@ -338,8 +345,7 @@ func TestTokensAndClocks(t *testing.T) {
 	real := r.clock
 	r.clock = func() moment { m := real(); return moment{m.wall.Add(passed + set), m.since + passed} }
 	year := 365 * 24 * time.Hour
-	pod := podWith("u1", volumeOf("v",
-		corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t"}}}}}))
+	pod := podWith("u1", volumeOf("v", withToken("t")))
 	r.mustSetUp(pod)
 	for i, step := range []struct {
 		name        string
@@ -380,10 +386,9 @@ func TestObjectsOfDyingNamespaces(t *testing.T) {
 	real := r.clock
 	r.clock = func() moment { m := real(); m.since += at; return m }
 	r.put("configmap/cm", configMap("cm", map[string]string{"a": "1"}))
-	source := corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}
+	source := fromConfigMap("cm")
 	pod := podWith("u1", volumeOf("v", source))
-	token := podWith("u2", volumeOf("v",
-		corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t"}}}}}))
+	token := podWith("u2", volumeOf("v", withToken("t")))
 	r.mustSetUp(pod)
 	r.mustSetUp(token)
 	r.drop("configmap/cm")

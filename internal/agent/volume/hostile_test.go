@@ -84,8 +84,7 @@ func TestHostileNames(t *testing.T) {
 	out := newOutside(t, filepath.Join(filepath.Dir(r.root), "outside"))
 	r.putEveryKind(1)
 	r.put("configmap/cm", configMap("cm", map[string]string{"k": "v"}))
-	neighbour := podWith("neighbour", volumeOf("v",
-		corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}))
+	neighbour := podWith("neighbour", volumeOf("v", fromConfigMap("cm")))
 	r.mustSetUp(neighbour)
 	made := 0
 	for range 600 {
@@ -102,7 +101,7 @@ func TestHostileNames(t *testing.T) {
 			volumeOf(one("e"), corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}))
 		if rnd.IntN(3) == 0 {
 			pod.Spec.Volumes[0] = volumeOf(name,
-				corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: one("t")}}}}})
+				withToken(one("t")))
 		}
 		for _, v := range everyKind("").Spec.Volumes { // of the same name in each directory of kinds
 			if rnd.IntN(4) == 0 {
@@ -155,8 +154,7 @@ func TestSubPath(t *testing.T) {
 	group := int64(4242)
 	r.put("configmap/cm", configMap("cm", map[string]string{"k": "v1"}))
 	pod := podWith("u1", volumeOf("e", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}),
-		volumeOf("cm",
-			corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}))
+		volumeOf("cm", fromConfigMap("cm")))
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
 	r.mustSetUp(pod)
 	empty, _ := r.VolumePath(pod, "e")

@@ -205,6 +205,20 @@ func volumeOf(name string, source corev1.VolumeSource) corev1.Volume {
 	return corev1.Volume{Name: name, VolumeSource: source}
 }
 
+// fromConfigMap returns a volume of all keys of a config map.
+func fromConfigMap(name string) corev1.VolumeSource {
+	return corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+		LocalObjectReference: corev1.LocalObjectReference{Name: name},
+	}}
+}
+
+// withToken returns a projected volume of one file, a service account token.
+func withToken(file string) corev1.VolumeSource {
+	return corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+		Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: file}}},
+	}}
+}
+
 // plainVolume is the volume that the API server adds to every pod.
 func plainVolume() corev1.Volume {
 	seconds := int64(3607)

@@ -104,7 +104,7 @@ func TestContent(t *testing.T) {
 		wantErr string
 	}{
 		{name: "configMap",
-			source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm")}},
+			source: fromConfigMap("cm"),
 			want:   "a 644 0:0 1\nbin 644 0:0 \xff\n"},
 		{name: "items, paths and modes",
 			source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm"),
@@ -132,14 +132,23 @@ func TestContent(t *testing.T) {
 				{Path: "cpu", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "c", Resource: "limits.cpu"}}}}},
 			want: "cpu 644 0:0 2\nlabels 644 0:0 app=\"till\"\n"},
 		{name: "token of one user", user: &user,
-			source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t"}}}}},
+			source: withToken("t"),
 			want:   "t 600 1001:0 *\n"},
 		{name: "token with fsGroup", group: &group,
-			source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t"}}}}},
+			source: withToken("t"),
 			want:   "t 640 0:4242 *\n"},
 		{name: "every projected problem at once",
-			source:  corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{Secret: &corev1.SecretProjection{LocalObjectReference: local("none")}}, {PodCertificate: &corev1.PodCertificateProjection{}}}}},
-			wantErr: "secret \"none\" not found\nvolume type projected is not supported by this agent: source podCertificate needs the feature gate PodCertificateRequest: switch it on in featureGates of the node's configuration"},
+			source: corev1.VolumeSource{
+				Projected: &corev1.ProjectedVolumeSource{
+					Sources: []corev1.VolumeProjection{
+						{Secret: &corev1.SecretProjection{LocalObjectReference: local("none")}},
+						{PodCertificate: &corev1.PodCertificateProjection{}},
+					},
+				},
+			},
+			wantErr: "secret \"none\" not found\n" +
+				"volume type projected is not supported by this agent: source podCertificate needs the feature gate " +
+				"PodCertificateRequest: switch it on in featureGates of the node's configuration"},
 		{name: "path out",
 			source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("cm"),
 				Items: []corev1.KeyToPath{{Key: "a", Path: "x/../../y"}}}},
@@ -315,8 +324,7 @@ func TestHostPath(t *testing.T) {
 func TestRefresh(t *testing.T) {
 	r := newRig(t)
 	r.put("configmap/cm", configMap("cm", map[string]string{"a": "1", "b": "x"}))
-	pod := podWith("u1", volumeOf("v",
-		corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}))
+	pod := podWith("u1", volumeOf("v", fromConfigMap("cm")))
 	r.mustSetUp(pod)
 	dir, _ := r.VolumePath(pod, "v")
 	r.put("configmap/cm", configMap("cm", map[string]string{"a": "2", "c": "y"}))
@@ -347,8 +355,7 @@ func TestRefresh(t *testing.T) {
 // A token is renewed when it is due. While that fails, the old one stays, until it has expired.
 func TestTokenRenewal(t *testing.T) {
 	r := newRig(t)
-	pod := podWith("u1", volumeOf("v",
-		corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "t"}}}}}))
+	pod := podWith("u1", volumeOf("v", withToken("t")))
 	r.mustSetUp(pod)
 	file := "memory/u1/kubernetes.io~projected/v/t"
 	first := r.read(file)
@@ -392,8 +399,7 @@ func TestTokenRenewal(t *testing.T) {
 func TestRestartWhileAway(t *testing.T) {
 	r := newRig(t)
 	r.put("configmap/cm", configMap("cm", map[string]string{"a": "1"}))
-	pod := podWith("u1", volumeOf("v",
-		corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}), plainVolume())
+	pod := podWith("u1", volumeOf("v", fromConfigMap("cm")), plainVolume())
 	r.put("configmap/kube-root-ca.crt", configMap("kube-root-ca.crt", map[string]string{"ca.crt": "CA"}))
 	r.mustSetUp(pod)
 	r.drop("configmap/cm")
@@ -416,7 +422,13 @@ func TestRestartWhileAway(t *testing.T) {
 func TestUpdate(t *testing.T) {
 	r := newRig(t)
 	pod := podWith("u1", volumeOf("v",
-		corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}}}}}))
+		corev1.VolumeSource{
+			DownwardAPI: &corev1.DownwardAPIVolumeSource{
+				Items: []corev1.DownwardAPIVolumeFile{
+					{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}},
+				},
+			},
+		}))
 	r.Update(pod) // too early: ignored
 	r.mustSetUp(pod)
 	next := pod.DeepCopy()

@@ -16,7 +16,10 @@ func TestPlainPrintsOneLinePerEnd(t *testing.T) {
 		sink := Plain(&out)
 		ok := Step(sink, "keys", func() (string, error) { time.Sleep(16 * time.Millisecond); return "15 made", nil })
 		why := errors.New("no space left")
-		failed := Step(sink, "etcd", func() (string, error) { time.Sleep(1500 * time.Millisecond); return "never shown", why })
+		failed := Step(sink, "etcd", func() (string, error) {
+			time.Sleep(1500 * time.Millisecond)
+			return "never shown", why
+		})
 		sink.Show(Event{Step: "agent", Phase: Note, Detail: "exit code 1"})
 		sink.Show(Event{Phase: Note, Detail: "up in 2.5 s"})
 		sink.Close()
@@ -78,7 +81,11 @@ func TestTerminalRewritesOneLine(t *testing.T) {
 
 func TestWireCarriesEventsToRelay(t *testing.T) {
 	r, w := io.Pipe()
-	sent := []Event{{Step: "a", Phase: Begun}, {Step: "a", Phase: Done, Detail: "line\nbreak", Took: time.Second}, {Phase: Note, Detail: "x"}}
+	sent := []Event{
+		{Step: "a", Phase: Begun},
+		{Step: "a", Phase: Done, Detail: "line\nbreak", Took: time.Second},
+		{Phase: Note, Detail: "x"},
+	}
 	go func() {
 		sink := Wire(w)
 		for _, e := range sent {

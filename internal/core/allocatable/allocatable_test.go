@@ -135,7 +135,8 @@ func TestNotes(t *testing.T) {
 		},
 		"not enforced": {Settings{System: Reserved{CPU: 100}}, 0, []string{"enforceNodeAllocatable does not contain pods"}},
 		"huge pages": {Settings{EnforcePods: true}, 512, []string{"huge pages reduce allocatable memory by 1Gi",
-			"the kernel does not count huge pages as memory: it limits all pods together to 4039556Ki of ordinary memory, but there is only 2990980Ki"}},
+			"the kernel does not count huge pages as memory: it limits all pods together to 4039556Ki of ordinary memory, but " +
+				"there is only 2990980Ki"}},
 		"no local storage": {
 			Settings{EnforcePods: true, StorageUncounted: true}, 0, []string{"this node does not report ephemeral-storage"},
 		},

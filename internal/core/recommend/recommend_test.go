@@ -74,16 +74,18 @@ func TestClassify(t *testing.T) {
 }
 
 func TestPodsGroup(t *testing.T) {
-	const uid = "6f2c7a5e-0b1d-4c55-9f0e-2d1a3b4c5d6e"
+	const uid, slice = "6f2c7a5e-0b1d-4c55-9f0e-2d1a3b4c5d6e", "pod6f2c7a5e_0b1d_4c55_9f0e_2d1a3b4c5d6e.slice"
 	for group, want := range map[string][2]string{
 		"/kubepods/burstable/pod" + uid + "/c1": {"/kubepods", uid},
 		"/plimsoll-a/kubepods/pod" + uid:        {"/plimsoll-a/kubepods", uid},
 		"/kubepods":                             {"/kubepods", ""},
-		"/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod6f2c7a5e_0b1d_4c55_9f0e_2d1a3b4c5d6e.slice/cri-containerd-1.scope": {"/kubepods.slice", uid},
-		"/kubepods.slice/kubepods-pod6f2c7a5e_0b1d_4c55_9f0e_2d1a3b4c5d6e.slice":                                                             {"/kubepods.slice", uid},
-		"/system.slice/containerd.service": {"", ""},
-		"/my-kubepods-tool":                {"", ""},
-		"":                                 {"", ""},
+		"/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-" + slice + "/cri-containerd-1.scope": {
+			"/kubepods.slice", uid,
+		},
+		"/kubepods.slice/kubepods-" + slice: {"/kubepods.slice", uid},
+		"/system.slice/containerd.service":  {"", ""},
+		"/my-kubepods-tool":                 {"", ""},
+		"":                                  {"", ""},
 	} {
 		if pods, pod := PodsGroup(group); pods != want[0] || pod != want[1] {
 			t.Errorf("%s: %q, %q, want %q", group, pods, pod, want)

@@ -227,7 +227,8 @@ func sizesOf(p *Placer) string {
 		len(s.searching),
 		len(s.room.byLabel), len(s.room.byName), s.room.others.size, len(s.node.byLabel), len(s.node.byName),
 		s.node.others.size)
-	return fmt.Sprintf("classes %d, census %s, demands %d, columns %d, strings %d, pods %d, rows %d, keys %d, storage %s, plans %d, spaces %d, budgets %d of %d, nominations %d, entries %d, waits %s",
+	return fmt.Sprintf("classes %d, census %s, demands %d, columns %d, strings %d, pods %d, rows %d, keys %d, storage "+
+		"%s, plans %d, spaces %d, budgets %d of %d, nominations %d, entries %d, waits %s",
 		len(c.classes), c.Sizes(),
 		len(c.demands.all), len(c.columns.byName), c.intern.Len(), len(c.pods), len(c.rows), len(c.keys), c.storage.Sizes(),
 		len(c.plans), len(c.spaces),

@@ -19,17 +19,20 @@ func v2Counters() map[string]string {
 		"cpu.stat": "usage_usec 7\n"}
 	for name, text := range map[string]string{
 		"cgroup.procs": "41\n0\n42\n", "cgroup.events": "populated 1\n",
-		"cpu.stat":   "usage_usec 1500000\nuser_usec 1000000\nsystem_usec 500000\nnr_periods 10\nnr_throttled 2\nthrottled_usec 1234\nnr_bursts 1\nburst_usec 5\n",
+		"cpu.stat": "usage_usec 1500000\nuser_usec 1000000\nsystem_usec 500000\nnr_periods 10\nnr_throttled 2\n" +
+			"throttled_usec 1234\nnr_bursts 1\nburst_usec 5\n",
 		"cpu.weight": "59\n", "cpu.max": "50000 100000\n",
 		"cpu.pressure":   "some avg10=0.00 avg60=0.00 avg300=0.00 total=11\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n",
 		"memory.current": "1000\n", "memory.peak": "3000\n", "memory.max": "4096\n", "memory.min": "512\n",
 		"memory.swap.current": "20\n", "memory.swap.max": "max\n",
-		"memory.events":   "low 0\nhigh 0\nmax 6\noom 2\noom_kill 1\n",
-		"memory.stat":     "anon 300\nfile 500\nkernel 90\nfile_mapped 40\ninactive_file 200\nactive_file 250\npgfault 77\npgmajfault 3\n",
-		"memory.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=21\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=17\n",
-		"io.pressure":     "some avg10=0.00 avg60=0.00 avg300=0.00 total=31\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=27\n",
-		"io.stat":         "8:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0\n254:0 \n",
-		"pids.current":    "4\n", "pids.max": "max\n",
+		"memory.events": "low 0\nhigh 0\nmax 6\noom 2\noom_kill 1\n",
+		"memory.stat": "anon 300\nfile 500\nkernel 90\nfile_mapped 40\ninactive_file 200\nactive_file 250\npgfault 77\n" +
+			"pgmajfault 3\n",
+		"memory.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=21\n" +
+			"full avg10=0.00 avg60=0.00 avg300=0.00 total=17\n",
+		"io.pressure":  "some avg10=0.00 avg60=0.00 avg300=0.00 total=31\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=27\n",
+		"io.stat":      "8:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0\n254:0 \n",
+		"pids.current": "4\n", "pids.max": "max\n",
 	} {
 		files[filepath.Join(counted, name)] = text
 	}
@@ -51,12 +54,14 @@ func v1Counters() map[string]string {
 		"memory/memory.kmem.usage_in_bytes": "90\n", "memory/memory.limit_in_bytes": "4096\n",
 		"memory/memory.soft_limit_in_bytes": "512\n", "memory/memory.memsw.limit_in_bytes": "9223372036854771712\n",
 		"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
-		"memory/memory.stat": "cache 1\nrss 2\npgfault 70\npgmajfault 2\ntotal_cache 500\ntotal_rss 300\ntotal_mapped_file 40\ntotal_swap 20\n" +
+		"memory/memory.stat": "cache 1\nrss 2\npgfault 70\npgmajfault 2\ntotal_cache 500\ntotal_rss 300\n" +
+			"total_mapped_file 40\ntotal_swap 20\n" +
 			"total_pgfault 77\ntotal_pgmajfault 3\ntotal_inactive_file 200\ntotal_active_file 250\n",
 		"pids/pids.current": "4\n", "pids/pids.max": "max\n", "pids/cgroup.procs": "41\n0\n42\n",
-		"pids/cgroup.clone_children":                      "0\n",
-		"blkio/blkio.throttle.io_service_bytes_recursive": "8:0 Read 4096\n8:0 Write 8192\n8:0 Sync 1\n8:0 Total 12288\nTotal 12288\n",
-		"blkio/blkio.throttle.io_serviced_recursive":      "8:0 Read 1\n8:0 Write 2\nTotal 3\n",
+		"pids/cgroup.clone_children": "0\n",
+		"blkio/blkio.throttle.io_service_bytes_recursive": "8:0 Read 4096\n8:0 Write 8192\n8:0 Sync 1\n8:0 Total 12288\n" +
+			"Total 12288\n",
+		"blkio/blkio.throttle.io_serviced_recursive": "8:0 Read 1\n8:0 Write 2\nTotal 3\n",
 	} {
 		controller, file := filepath.Split(name)
 		files[filepath.Join(controller, counted, file)] = text

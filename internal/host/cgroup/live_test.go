@@ -44,7 +44,11 @@ func enterLive(t *testing.T) (*Tree, string) {
 func TestLiveApplyIsWhatTheKernelHolds(t *testing.T) {
 	tree, root := enterLive(t)
 	group := root + "/burstable/pod7"
-	pod := qos.Pod{Containers: []qos.Container{{Resources: qos.Resources{Limits: qos.Amounts{CPU: unit.Of(unit.MilliCPU(500)), Memory: unit.Of(128 * unit.MiB)}}}}}
+	pod := qos.Pod{
+		Containers: []qos.Container{
+			{Resources: qos.Resources{Limits: qos.Amounts{CPU: unit.Of(unit.MilliCPU(500)), Memory: unit.Of(128 * unit.MiB)}}},
+		},
+	}
 	v := qos.PodValues(pod, qos.Policy{CFSQuota: true, CFSPeriod: qos.CFSPeriodDefault, PodPIDs: 100})
 	for range 2 {
 		if err := tree.Apply(group, v); err != nil {

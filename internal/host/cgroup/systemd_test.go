@@ -35,9 +35,11 @@ func TestProperties(t *testing.T) {
 		"v2": {pod, V2, 252, "CPUWeight=20 MemoryMax=134217728 MemoryHigh=3 MemorySwapMax=0 MemoryMin=1 MemoryLow=2 " +
 			"CPUQuotaPeriodUSec=100000 CPUQuotaPerSecUSec=500000 TasksMax=100 AllowedCPUs=[3 2]"},
 		"v2, an old systemd": {pod, V2, 241,
-			"CPUWeight=20 MemoryMax=134217728 MemoryHigh=3 MemorySwapMax=0 MemoryMin=1 MemoryLow=2 CPUQuotaPerSecUSec=500000 TasksMax=100"},
+			"CPUWeight=20 MemoryMax=134217728 MemoryHigh=3 MemorySwapMax=0 MemoryMin=1 MemoryLow=2 CPUQuotaPerSecUSec=500000 " +
+				"TasksMax=100"},
 		"v1": {pod, Hybrid, 252,
-			"CPUShares=512 MemoryLimit=134217728 CPUQuotaPeriodUSec=100000 CPUQuotaPerSecUSec=500000 TasksMax=100 AllowedCPUs=[3 2]"},
+			"CPUShares=512 MemoryLimit=134217728 CPUQuotaPeriodUSec=100000 CPUQuotaPerSecUSec=500000 TasksMax=100 " +
+				"AllowedCPUs=[3 2]"},
 		"lifted":       {lifted, V2, 252, "MemoryMax=∞ CPUQuotaPeriodUSec=100000 CPUQuotaPerSecUSec=∞ TasksMax=∞"},
 		"no processes": {qos.Values{PIDs: unit.LimitTo(int64(0))}, V2, 252, "TasksMax=1"},
 		"nothing":      {qos.Values{}, V2, 252, ""},
@@ -126,9 +128,11 @@ func TestSlicesAreMadeBySystemd(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	set := "set kubepods-burstable-pod7_8.slice CPUWeight=20 MemoryMax=134217728 CPUQuotaPeriodUSec=100000 CPUQuotaPerSecUSec=260000"
+	set := "set kubepods-burstable-pod7_8.slice CPUWeight=20 MemoryMax=134217728 CPUQuotaPeriodUSec=100000 " +
+		"CPUQuotaPerSecUSec=260000"
 	want := []string{
-		"start kubepods-burstable-pod7_8.slice MemoryAccounting=true CPUAccounting=true IOAccounting=true TasksAccounting=true DefaultDependencies=false Wants=[kubepods-burstable.slice]",
+		"start kubepods-burstable-pod7_8.slice MemoryAccounting=true CPUAccounting=true IOAccounting=true " +
+			"TasksAccounting=true DefaultDependencies=false Wants=[kubepods-burstable.slice]",
 		set, set, // started once
 	}
 	if !slices.Equal(units.asked, want) {

@@ -129,7 +129,8 @@ func TestParseSockets(t *testing.T) {
 	const heading = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 	for _, c := range []struct{ protocol, state, text, want string }{
 		{"tcp", "0A",
-			"   0: 0100007F:192B 00000000:0000 0A 0\n   1: 00000000:0016 00000000:0000 0A 0\n   2: 0100007F:9C40 0100007F:192B 01 0\n", "tcp 127.0.0.1:6443, tcp 0.0.0.0:22"},
+			"   0: 0100007F:192B 00000000:0000 0A 0\n   1: 00000000:0016 00000000:0000 0A 0\n" +
+				"   2: 0100007F:9C40 0100007F:192B 01 0\n", "tcp 127.0.0.1:6443, tcp 0.0.0.0:22"},
 		{"tcp", "0A", "   0: 00000000000000000000000000000000:1F90 00000000000000000000000000000000:0000 0A 0\n",
 			"tcp 0.0.0.0:8080"},
 		{"tcp", "0A", "   0: 0000000000000000FFFF0000020200C0:1F90 00000000000000000000000000000000:0000 0A 0\n",

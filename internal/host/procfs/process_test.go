@@ -14,7 +14,8 @@ import (
 const (
 	stat    = "cpu  100 20 300 40000 50 6 7 80 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\n"
 	pidStat = "42 (a (b) c\n) S 1 42 42 0 -1 4194304 100 0 0 0 150 50 7 8 20 0 9 0 12345 1000 200 18446744073709551615\n"
-	rollup  = "55d0-7ffc ---p 00000000 00:00 0 [rollup]\nRss:   900 kB\nPss:   500 kB\nPss_Dirty: 1 kB\nPss_Anon:  300 kB\nPss_File:  150 kB\nPss_Shmem: 50 kB\nSwap: 0 kB\n"
+	rollup  = "55d0-7ffc ---p 00000000 00:00 0 [rollup]\nRss:   900 kB\nPss:   500 kB\nPss_Dirty: 1 kB\n" +
+		"Pss_Anon:  300 kB\nPss_File:  150 kB\nPss_Shmem: 50 kB\nSwap: 0 kB\n"
 )
 
 func TestProcessFiles(t *testing.T) {

@@ -33,8 +33,10 @@ func TestPolicies(t *testing.T) {
 		"defaults": {"", v2,
 			qos.Policy{CFSQuota: true, CFSPeriod: 100 * time.Millisecond, PodPIDs: -1, Memory: protects, Swap: noSwap},
 			qos.TierPolicy{Memory: protects, Allocatable: unreserved}},
-		"everything, gates on": {"podPidsLimit: 100\ncpuCFSQuota: false\ncpuCFSQuotaPeriod: 5ms\nmemorySwap: {swapBehavior: LimitedSwap}\n" +
-			"featureGates: {MemoryQoS: true, QOSReserved: true}\nmemoryReservationPolicy: TieredReservation\nqosReserved: {memory: 50%}\n", v2,
+		"everything, gates on": {"podPidsLimit: 100\ncpuCFSQuota: false\ncpuCFSQuotaPeriod: 5ms\n" +
+			"memorySwap: {swapBehavior: LimitedSwap}\n" +
+			"featureGates: {MemoryQoS: true, QOSReserved: true}\nmemoryReservationPolicy: TieredReservation\n" +
+			"qosReserved: {memory: 50%}\n", v2,
 			qos.Policy{CFSPeriod: 5 * time.Millisecond, PodPIDs: 100, Memory: tiered, Swap: limited},
 			qos.TierPolicy{Memory: tiered, Allocatable: unreserved, ReservesMemory: true, ReservedPercent: 50}},
 		"0% is a bound too": {"featureGates: {QOSReserved: true}\nqosReserved: {memory: 0%}\n", v2,
@@ -98,7 +100,8 @@ func TestMachineWarnings(t *testing.T) {
 }
 
 func TestReservations(t *testing.T) {
-	const groups = "systemReservedCgroup: /system.slice\nkubeReservedCgroup: /kube\nsystemReserved: {cpu: 250m}\nkubeReserved: {memory: 1Gi}\n"
+	const groups = "systemReservedCgroup: /system.slice\nkubeReservedCgroup: /kube\nsystemReserved: {cpu: 250m}\n" +
+		"kubeReserved: {memory: 1Gi}\n"
 	system := Reservation{allocatable.SystemReserved, "systemReservedCgroup", "/system.slice", false}
 	kube := Reservation{allocatable.KubeReserved, "kubeReservedCgroup", "/kube", false}
 	compressible := func(r Reservation) Reservation { r.Compressible = true; return r }

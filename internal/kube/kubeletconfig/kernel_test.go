@@ -33,7 +33,9 @@ func TestCheckKernel(t *testing.T) {
 		t.Errorf("plain: %q, %v", notes, err)
 	}
 	_, err = CheckKernel(strict, read)
-	for _, want := range []string{"protectKernelDefaults: true: vm.overcommit_memory is 0, want 1: sysctl -w vm.overcommit_memory=1", "no kernel.panic"} {
+	for _, want := range []string{
+		"protectKernelDefaults: true: vm.overcommit_memory is 0, want 1: sysctl -w vm.overcommit_memory=1", "no kernel.panic",
+	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: does not say %q", err, want)
 		}

@@ -77,24 +77,31 @@ func TestNUMAReportsEveryProblem(t *testing.T) {
 		text string
 		want []string
 	}{
-		{"cpuManagerPolicy: exclusive\nmemoryManagerPolicy: static\ntopologyManagerPolicy: best\ntopologyManagerScope: node\nreservedMemory: [{numaNode: 0, limits: {memory: 0, cpu: 1}}, {numaNode: 0, limits: {memory: 1}}]\n", []string{
+		{"cpuManagerPolicy: exclusive\nmemoryManagerPolicy: static\ntopologyManagerPolicy: best\n" +
+			"topologyManagerScope: node\n" +
+			"reservedMemory: [{numaNode: 0, limits: {memory: 0, cpu: 1}}, {numaNode: 0, limits: {memory: 1}}]\n", []string{
 			"cpuManagerPolicy: exclusive", "memoryManagerPolicy: static", "topologyManagerPolicy: best",
 			"topologyManagerScope: node",
 			"reservedMemory[0].limits.memory: 0: want more than 0", "reservedMemory[0].limits.cpu",
 			"is listed twice for NUMA node 0",
 		}},
-		{"cpuManagerPolicyOptions: {full-pcpus-only: yes please, colour: blue}\ntopologyManagerPolicyOptions: {max-allowable-numa-nodes: \"4\"}\nmemoryManagerPolicy: Static\nreservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]\n", []string{
+		{"cpuManagerPolicyOptions: {full-pcpus-only: yes please, colour: blue}\n" +
+			"topologyManagerPolicyOptions: {max-allowable-numa-nodes: \"4\"}\nmemoryManagerPolicy: Static\n" +
+			"reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]\n", []string{
 			"cpuManagerPolicyOptions: 2: need cpuManagerPolicy: static",
 			"cpuManagerPolicyOptions.full-pcpus-only: yes please: want true or false",
 			"cpuManagerPolicyOptions.colour: blue: is not an option",
 			"topologyManagerPolicyOptions.max-allowable-numa-nodes: 4: want a number of 8 or more",
 			"reservedMemory: 1Gi: want memory of 100Mi on all nodes together",
 		}},
-		{"cpuManagerPolicy: static\ncpuManagerPolicyOptions: {full-pcpus-only: \"true\", distribute-cpus-across-cores: \"true\", align-by-socket: \"true\"}\ntopologyManagerPolicy: single-numa-node\n", []string{
+		{"cpuManagerPolicy: static\n" +
+			"cpuManagerPolicyOptions: {full-pcpus-only: \"true\", distribute-cpus-across-cores: \"true\", align-by-socket: " +
+			"\"true\"}\ntopologyManagerPolicy: single-numa-node\n", []string{
 			"cpuManagerPolicy: static: reserve some CPU", "full-pcpus-only and distribute-cpus-across-cores contradict",
 			"align-by-socket: contradicts topologyManagerPolicy",
 		}},
-		{"reservedSystemCPUs: 0,99\ncpuManagerPolicy: static\nevictionHard: {memory.available: 1Mi}\nmemoryManagerPolicy: Static\nreservedMemory: [{numaNode: 5, limits: {memory: 1Mi}}]\n", []string{
+		{"reservedSystemCPUs: 0,99\ncpuManagerPolicy: static\nevictionHard: {memory.available: 1Mi}\n" +
+			"memoryManagerPolicy: Static\nreservedMemory: [{numaNode: 5, limits: {memory: 1Mi}}]\n", []string{
 			"reservedSystemCPUs: 99: this machine has no such CPUs", "NUMA node 5: this machine has no such node",
 		}},
 	} {

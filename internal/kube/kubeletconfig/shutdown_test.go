@@ -27,7 +27,8 @@ func TestShutdownPeriods(t *testing.T) {
 		"shutdownGracePeriod: 30s\nfeatureGates: {GracefulNodeShutdown: false}\n": "needs featureGates.GracefulNodeShutdown",
 		byPriority +
 			"featureGates: {GracefulNodeShutdownBasedOnPodPriority: false}\n": "GracefulNodeShutdownBasedOnPodPriority: true",
-		"shutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: -1}]\n": "[0].shutdownGracePeriodSeconds: -1",
+		"shutdownGracePeriodByPodPriority: [{priority: 0, " +
+			"shutdownGracePeriodSeconds: -1}]\n": "[0].shutdownGracePeriodSeconds: -1",
 	} {
 		if _, _, err := Parse([]byte(head+text), "/"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)

@@ -159,7 +159,8 @@ func TestLoad(t *testing.T) {
 		}
 	}
 	f,
-		err := Read(strings.NewReader("{apiVersion: plimsoll.dev/v1alpha1, kind: Machine, metadata: {name: a}, spec: {numaNodes: [{id: 0, cpus: 0, memory: 1Gi}], filesystems: {nodefs: {capacity: 1Gi}}}}"), "x")
+		err := Read(strings.NewReader("{apiVersion: plimsoll.dev/v1alpha1, kind: Machine, metadata: {name: a}, spec: "+
+		"{numaNodes: [{id: 0, cpus: 0, memory: 1Gi}], filesystems: {nodefs: {capacity: 1Gi}}}}"), "x")
 	if err != nil || f.Name != "a" {
 		t.Errorf("%+v, %v", f, err)
 	}

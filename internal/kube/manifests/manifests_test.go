@@ -24,7 +24,8 @@ func TestLoad(t *testing.T) {
 	objects, err := Load([]string{
 		file("documents.yaml", "# two\n---\n"+pod("a")+"---\n# nothing\n---\n"+pod("b")),
 		file("list.yaml",
-			"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: c}}\n- {apiVersion: v1, kind: Namespace, metadata: {name: ns}}\n"),
+			"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: c}}\n"+
+				"- {apiVersion: v1, kind: Namespace, metadata: {name: ns}}\n"),
 		file("pods.json", `{"apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {"name": "d"}}]}`),
 	})
 	if err != nil {

@@ -213,7 +213,8 @@ func TestVolumeBindingArgs(t *testing.T) {
 // TestShow checks that the configuration in effect is shown as upstream does, with defaults, and can be read again.
 func TestShow(t *testing.T) {
 	c, _, err := Parse([]byte(head +
-		"podMaxBackoffSeconds: 60\nprofiles: [{schedulerName: a, pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 5}}]}]\n"))
+		"podMaxBackoffSeconds: 60\n" +
+		"profiles: [{schedulerName: a, pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 5}}]}]\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

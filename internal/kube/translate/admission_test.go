@@ -18,7 +18,9 @@ import (
 // TestAdmissionNeeds sets each field for which a pod is rejected, alone.
 func TestAdmissionNeeds(t *testing.T) {
 	strict, merge := corev1.SupplementalGroupsPolicyStrict, corev1.SupplementalGroupsPolicyMerge
-	confined := &corev1.SecurityContext{AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}}
+	confined := &corev1.SecurityContext{
+		AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault},
+	}
 	open := &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}
 	for name, c := range map[string]struct {
 		pod  corev1.Pod
@@ -33,11 +35,19 @@ func TestAdmissionNeeds(t *testing.T) {
 		"strict": {corev1.Pod{Spec: corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{
 			SupplementalGroupsPolicy: &strict, Sysctls: []corev1.Sysctl{{Name: "net.core.x"}, {Name: "a"}},
 		}}}, "strict,net.core.x,a"},
-		"merge":               {corev1.Pod{Spec: corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{SupplementalGroupsPolicy: &merge, AppArmorProfile: open}}}, ""},
-		"AppArmor of the pod": {corev1.Pod{Spec: corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{AppArmorProfile: confined.AppArmorProfile}}}, "apparmor"},
+		"merge": {corev1.Pod{
+			Spec: corev1.PodSpec{
+				SecurityContext: &corev1.PodSecurityContext{SupplementalGroupsPolicy: &merge, AppArmorProfile: open},
+			},
+		}, ""},
+		"AppArmor of the pod": {corev1.Pod{
+			Spec: corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{AppArmorProfile: confined.AppArmorProfile}},
+		}, "apparmor"},
 		"AppArmor of a container": {corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{},
 			{SecurityContext: confined}}}}, "apparmor"},
-		"AppArmor of an init": {corev1.Pod{Spec: corev1.PodSpec{InitContainers: []corev1.Container{{SecurityContext: confined}}}}, "apparmor"},
+		"AppArmor of an init": {corev1.Pod{
+			Spec: corev1.PodSpec{InitContainers: []corev1.Container{{SecurityContext: confined}}},
+		}, "apparmor"},
 		"AppArmor of an ephemeral": {corev1.Pod{Spec: corev1.PodSpec{EphemeralContainers: []corev1.EphemeralContainer{{
 			EphemeralContainerCommon: corev1.EphemeralContainerCommon{SecurityContext: confined},
 		}}}}, "apparmor"},

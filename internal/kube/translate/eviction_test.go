@@ -57,7 +57,9 @@ func TestEvictionPod(t *testing.T) {
 			t.Errorf("volume %+v, want %+v", p.Volumes[i], want)
 		}
 	}
-	pod.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}}
+	pod.Spec.Resources = &corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
+	}
 	system := int32(2_000_000_000)
 	pod.Spec.Priority = &system
 	if p := EvictionPod(pod); p.MemoryRequest != unit.GiB || p.LevelMemory.Text != "1Gi" || !p.Critical {

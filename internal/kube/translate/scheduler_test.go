@@ -186,11 +186,15 @@ func TestSchedulerFillsEveryField(t *testing.T) {
 			Volumes: []corev1.Volume{
 				{Name: "nfs", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}},
 				{Name: "claim",
-					VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}},
+					VolumeSource: corev1.VolumeSource{
+						PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"},
+					}},
 			},
 			Affinity: &corev1.Affinity{
 				NodeAffinity: &corev1.NodeAffinity{
-					RequiredDuringSchedulingIgnoredDuringExecution:  &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{zone}},
+					RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+						NodeSelectorTerms: []corev1.NodeSelectorTerm{zone},
+					},
 					PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1, Preference: zone}},
 				},
 				PodAffinity: &corev1.PodAffinity{
@@ -253,10 +257,18 @@ func TestSchedulerBadPods(t *testing.T) {
 			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("-5"),
 				"memory": resource.MustParse("-9E")}}}},
 		Affinity: &corev1.Affinity{
-			NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
-				{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: "Beside", Values: []string{"a"}}}},
-			}}},
-			PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{LabelSelector: broken, TopologyKey: "zone"}}},
+			NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+					NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+						{Key: "zone", Operator: "Beside", Values: []string{"a"}},
+					}}},
+				},
+			},
+			PodAntiAffinity: &corev1.PodAntiAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+					{LabelSelector: broken, TopologyKey: "zone"},
+				},
+			},
 		},
 		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: "zone",
 			WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: broken}},
@@ -382,7 +394,9 @@ func TestVolumesNeedTheirAgent(t *testing.T) {
 	if !slices.Equal(moved.NeedsOfAgent, []string{"volumes.csi"}) {
 		t.Errorf("volumes of a provisioner that has moved need %v", moved.NeedsOfAgent)
 	}
-	if other := SchedulerStorageClass(&storagev1.StorageClass{Provisioner: "rancher.io/local-path"}); other.NeedsOfAgent != nil {
+	if other := SchedulerStorageClass(&storagev1.StorageClass{
+		Provisioner: "rancher.io/local-path",
+	}); other.NeedsOfAgent != nil {
 		t.Errorf("volumes of a provisioner that nobody knows need %v", other.NeedsOfAgent)
 	}
 }

@@ -26,8 +26,9 @@ import (
 
 const (
 	nodeName = "e2e-containers"
-	soon     = 2 * time.Minute  // bounds what takes seconds on an idle machine
-	slack    = 20 * time.Second // how much later than set a timer of the agent may fire on a busy machine, as in package pods
+	soon     = 2 * time.Minute // bounds what takes seconds on an idle machine
+	// how much later than set a timer of the agent may fire on a busy machine, as in package pods
+	slack = 20 * time.Second
 )
 
 // node is a running one-node cluster.
@@ -118,7 +119,8 @@ func (n *node) field(pod, path string) string {
 
 // events returns the events of a pod, one "reason: message" per line.
 func (n *node) events(pod string) string {
-	out, _ := n.try("get", "events", "--field-selector", "involvedObject.name="+pod, "-o", `jsonpath={range .items[*]}{.reason}: {.message}{"\n"}{end}`)
+	out, _ := n.try("get", "events", "--field-selector", "involvedObject.name="+pod, "-o",
+		`jsonpath={range .items[*]}{.reason}: {.message}{"\n"}{end}`)
 	return out
 }
 
@@ -187,13 +189,16 @@ func (n *node) pid(child string) int {
 // TestContainers runs its parts on one node. Each part needs the state that the part before it left.
 func TestContainers(t *testing.T) {
 	n := newNode(t)
-	n.run("up", "--detach", "--node-name", nodeName, "--pod-cidr", "10.188.0.0/16", "--without", "kube-proxy,coredns,metrics-server,csi",
-		"--apiserver-port", strconv.Itoa(freeport.ForTest(t)), "--agent-port", strconv.Itoa(freeport.ForTest(t)), "--agent-health-port", "0", "--controller-manager-port", "0")
+	n.run("up", "--detach", "--node-name", nodeName, "--pod-cidr", "10.188.0.0/16", "--without", "kube-proxy,coredns,"+
+		"metrics-server,csi",
+		"--apiserver-port", strconv.Itoa(freeport.ForTest(t)), "--agent-port", strconv.Itoa(freeport.ForTest(t)),
+		"--agent-health-port", "0", "--controller-manager-port", "0")
 	for _, part := range []struct {
 		name string
 		run  func()
 	}{
-		{"images", n.images}, {"sees", n.sees}, {"changes", n.changes}, {"crashes", n.crashes}, {"waits", n.waits}, {"probes", n.probes}, {"ends", n.ends},
+		{"images", n.images}, {"sees", n.sees}, {"changes", n.changes}, {"crashes", n.crashes}, {"waits", n.waits}, {"probes",
+			n.probes}, {"ends", n.ends},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { n.t = t; part.run() }) {
 			log, _ := os.ReadFile(filepath.Join(n.stateDir, "log/agent.log"))
@@ -211,12 +216,14 @@ func (n *node) images() {
 	}
 	defer archive.Close()
 	image := func(args ...string) (string, error) {
-		command := exec.Command(n.binary, append([]string{"image"}, append(args, "--instance", "e2econt", "--state-dir", n.stateDir)...)...)
+		command := exec.Command(n.binary, append([]string{"image"}, append(args, "--instance", "e2econt", "--state-dir",
+			n.stateDir)...)...)
 		command.Stdin = archive
 		out, err := command.CombinedOutput()
 		return string(out), err
 	}
-	if out, err := image("load", "-"); err != nil || !strings.Contains(out, "loaded plimsoll.dev/workload:1, plimsoll.dev/workload:dev") {
+	if out, err := image("load", "-"); err != nil || !strings.Contains(out,
+		"loaded plimsoll.dev/workload:1, plimsoll.dev/workload:dev") {
 		n.t.Errorf("image load: %v, %s", err, out)
 	}
 	if out, err := image("ls"); err != nil || !strings.Contains(out, "plimsoll.dev/workload:dev ") {
@@ -242,21 +249,25 @@ func (n *node) sees() {
 		n.t.Errorf("an optional variable without a source is %q", out)
 	}
 	for file, want := range map[string]string{
-		"/disk/from-init": "hello", "/cm/a": "one", "/cm/b": "two", "/s/key": "hush", "/all/sub/a": "one", "/all/key": "hush", "/all/labels": `app="sees"`, "/one": "one",
+		"/disk/from-init": "hello", "/cm/a": "one", "/cm/b": "two", "/s/key": "hush", "/all/sub/a": "one", "/all/key": "hush",
+		"/all/labels": `app="sees"`, "/one": "one",
 	} {
 		if got := n.in("cat", file); got != want {
 			n.t.Errorf("%s holds %q, want %q", file, got, want)
 		}
 	}
 	for file, want := range map[string]string{
-		"/all/..data/token": "-rw-r----- 1001:4242", "/s/..data/key": "-r--r----- 0:4242", "/all/..data/sub/a": "-r--r----- 0:4242", "/cm/..data/a": "-rw-r--r-- 0:4242",
+		"/all/..data/token": "-rw-r----- 1001:4242", "/s/..data/key": "-r--r----- 0:4242",
+		"/all/..data/sub/a": "-r--r----- 0:4242", "/cm/..data/a": "-rw-r--r-- 0:4242",
 	} {
 		if got := n.in("ls", "-l", file); !strings.HasPrefix(got, want) {
 			n.t.Errorf("%s is %q, want %s", file, got, want)
 		}
 	}
 	hosts := n.in("cat", "/etc/hosts")
-	for _, line := range []string{n.field("sees", ".status.podIP") + "\thosty.sub.default.svc.cluster.local\thosty", "192.0.2.9\talias1\talias2"} {
+	for _, line := range []string{
+		n.field("sees", ".status.podIP") + "\thosty.sub.default.svc.cluster.local\thosty", "192.0.2.9\talias1\talias2",
+	} {
 		if !strings.Contains(hosts, line) {
 			n.t.Errorf("hosts file lacks %q:\n%s", line, hosts)
 		}
@@ -314,7 +325,10 @@ func (n *node) crashes() {
 	}
 	n.kill("kube-apiserver")
 	n.kill("agent")
-	n.until("the API server", soon, func() (bool, string) { out, err := n.try("get", "--raw", "/readyz"); return err == nil, out })
+	n.until("the API server", soon, func() (bool, string) {
+		out, err := n.try("get", "--raw", "/readyz")
+		return err == nil, out
+	})
 	n.kubectl("patch", "secret", "s", "-p", `{"stringData":{"key":"after"}}`)
 	n.until("the secret's change", 45*time.Second, func() (bool, string) {
 		got, _ := n.try("exec", "sees", "-c", "c", "--", "/workload", "cat", "/s/key")
@@ -340,7 +354,8 @@ func (n *node) waits() {
 	}
 	n.apply("waits.yaml")
 	n.untilEvent("late", `FailedMount: MountVolume.SetUp failed for volume "v" : configmap "latecomer" not found`)
-	n.untilEvent("claim", `FailedMount: MountVolume.SetUp failed for volume "v" : failed to fetch PVC from API server: persistentvolumeclaims "x" not found`)
+	n.untilEvent("claim",
+		`FailedMount: MountVolume.SetUp failed for volume "v" : failed to fetch PVC from API server: persistentvolumeclaims "x" not found`)
 	n.untilEvent("badenv", "Failed: Error: couldn't find key nokey in ConfigMap default/cm")
 	n.untilEvent("escape", `subPath "evil/etc": leads out of its volume`)
 	if got := n.field("badenv", ".status.containerStatuses[0].state.waiting.reason"); got != "CreateContainerConfigError" {
@@ -382,7 +397,8 @@ func (n *node) probes() {
 // ends checks that the preStop hook ran and that nothing is left of the pods.
 func (n *node) ends() {
 	n.kubectl("delete", "pod", "--all")
-	if text, err := os.ReadFile(filepath.Join(n.hostPath, "prestop")); err != nil || string(text) != "done\n" && string(text) != "done" {
+	if text, err := os.ReadFile(filepath.Join(n.hostPath, "prestop")); err != nil ||
+		string(text) != "done\n" && string(text) != "done" {
 		n.t.Errorf("preStop hook: %q %v", text, err)
 	}
 	if entries, err := os.ReadDir(n.hostPath); err != nil || len(entries) != 3 {

@@ -166,7 +166,9 @@ func (c *cluster) flow() {
 
 	// An object is missing: SetUp says so, and succeeds when the object exists.
 	late := c.bind("late", volumeOf("cm",
-		corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}))
+		corev1.VolumeSource{
+			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}},
+		}))
 	if err := k.SetUp(ctx, late); err == nil ||
 		err.Error() != `MountVolume.SetUp failed for volume "cm" : configmap "cm" not found` {
 		t.Errorf("missing: %v", err)

@@ -50,14 +50,18 @@ func (w *witness) crowd(namespace string) {
 	replicas, labels := int32(crowd), map[string]string{"app": "crowd"}
 	_, err := w.c.API.AppsV1().Deployments(namespace).Create(w.t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "crowd"},
-		Spec: appsv1.DeploymentSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: w.spec(corev1.RestartPolicyAlways, 1, "sleep infinity"),
-		}},
+		Spec: appsv1.DeploymentSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: w.spec(corev1.RestartPolicyAlways, 1, "sleep infinity"),
+			}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	rig.Eventually(w.t, soon, "the crowd runs", func(ctx ctxT) error { _, err := running(ctx, w.c, namespace, crowd); return err })
+	rig.Eventually(w.t, soon, "the crowd runs", func(ctx ctxT) error {
+		_, err := running(ctx, w.c, namespace, crowd)
+		return err
+	})
 }
 
 // How long the API server does not answer, and how long it is down after that. Together that is more than the
@@ -124,7 +128,8 @@ func (w *witness) withoutAPI(namespace string) {
 		_, err := running(ctx, c, namespace, crowd)
 		return err
 	})
-	t.Logf("API server back after %v, all Ready %v later", back.Round(100*time.Millisecond), ready.Round(100*time.Millisecond))
+	t.Logf("API server back after %v, all Ready %v later", back.Round(100*time.Millisecond),
+		ready.Round(100*time.Millisecond))
 	w.noStorm()
 	delete(before, victim) // three starts
 	w.undisturbed(before, namespace)
@@ -194,7 +199,9 @@ func (w *witness) noStorm() {
 		{"reports of the node", []string{`resource="nodes"`, `subresource="status"`, `verb="PATCH"`}, 6},
 		{"renewals of leases", []string{`resource="leases"`, `verb="PUT"`}, 30},
 		{"lists of pods", []string{`resource="pods"`, `verb="LIST"`}, 30},
-		{"tokens", []string{`resource="serviceaccounts"`, `subresource="token"`}, 150}, // most are from kube-controller-manager
+		{"tokens", []string{
+			`resource="serviceaccounts"`, `subresource="token"`,
+		}, 150}, // most are from kube-controller-manager
 	} {
 		count := 0
 		for line := range strings.Lines(string(text)) {
@@ -224,7 +231,9 @@ func (w *witness) noStorm() {
 func (w *witness) noEvents(namespace string, reasons ...string) {
 	w.t.Helper()
 	for _, reason := range reasons {
-		events, err := w.c.API.CoreV1().Events(namespace).List(w.t.Context(), metav1.ListOptions{FieldSelector: "reason=" + reason})
+		events, err := w.c.API.CoreV1().Events(namespace).List(w.t.Context(), metav1.ListOptions{
+			FieldSelector: "reason=" + reason,
+		})
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -248,7 +257,10 @@ func (w *witness) withoutRuntime(namespace string) {
 	}
 	began := time.Now()
 	thaw := freeze(t, c, containerd)
-	late, err := c.API.CoreV1().Pods(namespace).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "late"}, Spec: w.spec(corev1.RestartPolicyAlways, 1, "sleep infinity")}, metav1.CreateOptions{})
+	late, err := c.API.CoreV1().Pods(namespace).Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "late"},
+		Spec:       w.spec(corev1.RestartPolicyAlways, 1, "sleep infinity"),
+	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +274,8 @@ func (w *witness) withoutRuntime(namespace string) {
 			return err
 		}
 		ready := condition(node)
-		if ready.Status != corev1.ConditionFalse || ready.Reason != "KubeletNotReady" || !strings.Contains(ready.Message, "container runtime is down") {
+		if ready.Status != corev1.ConditionFalse || ready.Reason != "KubeletNotReady" ||
+			!strings.Contains(ready.Message, "container runtime is down") {
 			return fmt.Errorf("Ready is %s, %s: %s", ready.Status, ready.Reason, ready.Message)
 		}
 		for _, taint := range node.Spec.Taints {

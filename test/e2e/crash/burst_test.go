@@ -39,13 +39,15 @@ func (w *witness) agentInBurst(random *rand.Rand, others []types.UID) {
 		pods, err = running(ctx, w.c, namespace, burstPods)
 		return err
 	})
-	w.t.Logf("the burst runs %v after the last kill; killed between create and start: %v", took.Round(100*time.Millisecond), hit)
+	w.t.Logf("the burst runs %v after the last kill; killed between create and start: %v",
+		took.Round(100*time.Millisecond), hit)
 	twice := 0
 	for _, pod := range pods {
 		s := pod.Status.ContainerStatuses[0]
 		if n := w.started(pod.UID); n != 1 {
 			twice++
-			w.t.Logf("%s started %d times, restarts %d, last %+v", pod.Name, n, s.RestartCount, s.LastTerminationState.Terminated)
+			w.t.Logf("%s started %d times, restarts %d, last %+v", pod.Name, n, s.RestartCount,
+				s.LastTerminationState.Terminated)
 		}
 	}
 	const deaths, underWay = 3, 8
@@ -55,14 +57,18 @@ func (w *witness) agentInBurst(random *rand.Rand, others []types.UID) {
 	everyone := append(slices.Clone(others), uids(pods)...)
 	rig.Eventually(w.t, soon, "nothing but the pods", func(ctx ctxT) error { return w.only(ctx, everyone) })
 
-	if err := w.c.API.CoreV1().Pods(namespace).DeleteCollection(w.t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+	if err := w.c.API.CoreV1().Pods(namespace).DeleteCollection(w.t.Context(), metav1.DeleteOptions{},
+		metav1.ListOptions{}); err != nil {
 		w.t.Fatal(err)
 	}
 	for range 3 {
 		wait(w.t, between(random, 50*time.Millisecond, 1000*time.Millisecond))
 		signal(w.t, w.c, agent, syscall.SIGKILL)
 	}
-	rig.Eventually(w.t, soon, "the burst is gone", func(ctx ctxT) error { _, err := running(ctx, w.c, namespace, 0); return err })
+	rig.Eventually(w.t, soon, "the burst is gone", func(ctx ctxT) error {
+		_, err := running(ctx, w.c, namespace, 0)
+		return err
+	})
 	rig.Eventually(w.t, soon, "nothing is left of it", func(ctx ctxT) error { return w.only(ctx, others) })
 }
 
@@ -71,7 +77,10 @@ func (w *witness) create(namespace string) {
 	var all sync.WaitGroup
 	for n := range burstPods {
 		all.Go(func() {
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("burst-%d", n)}, Spec: w.spec(corev1.RestartPolicyAlways, 1, "sleep infinity")}
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("burst-%d", n)},
+				Spec:       w.spec(corev1.RestartPolicyAlways, 1, "sleep infinity"),
+			}
 			if _, err := w.c.API.CoreV1().Pods(namespace).Create(w.t.Context(), pod, metav1.CreateOptions{}); err != nil {
 				w.t.Error(err)
 			}
@@ -88,7 +97,11 @@ func (w *witness) killBetween() func() bool {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		created := &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_CREATED}}}
+		created := &runtimeapi.ListContainersRequest{
+			Filter: &runtimeapi.ContainerFilter{
+				State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_CREATED},
+			},
+		}
 		for ctx.Err() == nil {
 			list, err := w.runtime.ListContainers(ctx, created)
 			if err == nil && len(list.Containers) > 0 {

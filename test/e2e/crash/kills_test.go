@@ -47,8 +47,14 @@ func TestKills(t *testing.T) {
 	t.Logf("killed %v; %d pods came and went", killed, len(came))
 
 	rig.Eventually(t, soon, "node Ready", func(ctx ctxT) error { return nodeReady(ctx, c) })
-	rig.Eventually(t, soon, "steady pods all run", func(ctx ctxT) error { _, err := running(ctx, c, namespace, steadyPods); return err })
-	rig.Eventually(t, soon, "pods that went are gone", func(ctx ctxT) error { _, err := running(ctx, c, churn.namespace, 0); return err })
+	rig.Eventually(t, soon, "steady pods all run", func(ctx ctxT) error {
+		_, err := running(ctx, c, namespace, steadyPods)
+		return err
+	})
+	rig.Eventually(t, soon, "pods that went are gone", func(ctx ctxT) error {
+		_, err := running(ctx, c, churn.namespace, 0)
+		return err
+	})
 	took := rig.Eventually(t, soon, "nothing is left of them", func(ctx ctxT) error { return w.only(ctx, uids(steady)) })
 	t.Logf("nothing left %v after the API forgot the last", took.Round(100*time.Millisecond))
 	w.undisturbed(before, namespace)
@@ -96,17 +102,31 @@ func (w *witness) steady(namespace string) (pods []corev1.Pod) {
 		return &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}
 	}
 	replicas, spec := int32(steadyPods-2), w.spec(corev1.RestartPolicyAlways, 1, "sleep infinity")
-	spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"}}}}
+	spec.Containers[0].EnvFrom = []corev1.EnvFromSource{
+		{ConfigMapRef: &corev1.ConfigMapEnvSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"},
+		}},
+	}
 	_, err := w.c.API.AppsV1().Deployments(namespace).Create(w.t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "steady"},
-		Spec:       appsv1.DeploymentSpec{Replicas: &replicas, Selector: selector("steady"), Template: corev1.PodTemplateSpec{ObjectMeta: labels("steady"), Spec: spec}},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas,
+			Selector: selector("steady"),
+			Template: corev1.PodTemplateSpec{ObjectMeta: labels("steady"), Spec: spec},
+		},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	_, err = w.c.API.AppsV1().DaemonSets(namespace).Create(w.t.Context(), &appsv1.DaemonSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "everywhere"},
-		Spec:       appsv1.DaemonSetSpec{Selector: selector("everywhere"), Template: corev1.PodTemplateSpec{ObjectMeta: labels("everywhere"), Spec: w.spec(corev1.RestartPolicyAlways, 1, "sleep infinity")}},
+		Spec: appsv1.DaemonSetSpec{
+			Selector: selector("everywhere"),
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: labels("everywhere"),
+				Spec:       w.spec(corev1.RestartPolicyAlways, 1, "sleep infinity"),
+			},
+		},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		w.t.Fatal(err)
@@ -224,7 +244,10 @@ func (x *churn) one(w *witness, random *rand.Rand, name string, ctx ctxT) {
 	pods := w.c.API.CoreV1().Pods(x.namespace)
 	// Not with ctx: a cancelled request may still be carried out, after the deletion found nothing to delete.
 	insist(w.t, context.WithoutCancel(ctx), func(ctx ctxT) error {
-		made, err := pods.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+		made, err := pods.Create(ctx, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       spec,
+		}, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) { // the answer to an earlier attempt was lost
 			made, err = pods.Get(ctx, name, metav1.GetOptions{})
 		}

@@ -118,7 +118,9 @@ func (w *witness) upgrade(namespace string) {
 func (w *witness) badManifest(namespace string) {
 	w.staticPod("a-broken.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: broken\n")
 	w.staticPod("b-invalid.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: invalid}\nspec: {containers: []}\n")
-	w.staticPod("c-good.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: good, namespace: "+namespace+"}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers:\n  - {name: c, image: "+workload+", args: [sleep, infinity]}\n")
+	w.staticPod("c-good.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: good, namespace: "+namespace+
+		"}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers:\n  - {name: c, image: "+workload+
+		", args: [sleep, infinity]}\n")
 	rig.Eventually(w.t, soon, "the good one runs", func(ctx ctxT) error {
 		pod, err := w.c.API.CoreV1().Pods(namespace).Get(ctx, "good-"+w.c.NodeName, metav1.GetOptions{})
 		if err == nil && !podReady(pod) {
@@ -140,7 +142,10 @@ func (w *witness) badManifest(namespace string) {
 			w.t.Error(err)
 		}
 	}
-	rig.Eventually(w.t, soon, "it is gone with its file", func(ctx ctxT) error { _, err := running(ctx, w.c, namespace, crowd); return err })
+	rig.Eventually(w.t, soon, "it is gone with its file", func(ctx ctxT) error {
+		_, err := running(ctx, w.c, namespace, crowd)
+		return err
+	})
 }
 
 // noImage starts a pod whose image does not exist: its status says so, and the pull is repeated. With imagePullPolicy
@@ -155,7 +160,10 @@ func (w *witness) noImage(namespace string) {
 	} {
 		spec := w.spec(corev1.RestartPolicyAlways, 1, "sleep infinity")
 		spec.Containers[0].Image, spec.Containers[0].ImagePullPolicy = "plimsoll.invalid/none:1", c.policy
-		if _, err := w.c.API.CoreV1().Pods(namespace).Create(w.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{}); err != nil {
+		if _, err := w.c.API.CoreV1().Pods(namespace).Create(w.t.Context(), &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       spec,
+		}, metav1.CreateOptions{}); err != nil {
 			w.t.Fatal(err)
 		}
 		for _, reason := range c.reason {
@@ -164,7 +172,8 @@ func (w *witness) noImage(namespace string) {
 				if err != nil {
 					return err
 				}
-				if s := pod.Status.ContainerStatuses; len(s) == 1 && s[0].State.Waiting != nil && s[0].State.Waiting.Reason == reason && strings.Contains(s[0].State.Waiting.Message, "plimsoll.invalid/none:1") {
+				if s := pod.Status.ContainerStatuses; len(s) == 1 && s[0].State.Waiting != nil &&
+					s[0].State.Waiting.Reason == reason && strings.Contains(s[0].State.Waiting.Message, "plimsoll.invalid/none:1") {
 					return nil
 				}
 				return fmt.Errorf("%+v", pod.Status)
@@ -174,7 +183,10 @@ func (w *witness) noImage(namespace string) {
 			w.t.Fatal(err)
 		}
 	}
-	rig.Eventually(w.t, soon, "they are gone", func(ctx ctxT) error { _, err := running(ctx, w.c, namespace, crowd); return err })
+	rig.Eventually(w.t, soon, "they are gone", func(ctx ctxT) error {
+		_, err := running(ctx, w.c, namespace, crowd)
+		return err
+	})
 }
 
 // downAndUp runs down, twice: the second prints nothing. Then up has all objects again and runs the pods again.
@@ -224,7 +236,8 @@ func (w *witness) upAgain(namespace string, pods []corev1.Pod) {
 		}
 		return w.only(ctx, uids(now))
 	})
-	w.t.Logf("up again after %v, all pods run after %v", took.Round(100*time.Millisecond), time.Since(began).Round(100*time.Millisecond))
+	w.t.Logf("up again after %v, all pods run after %v", took.Round(100*time.Millisecond),
+		time.Since(began).Round(100*time.Millisecond))
 }
 
 // corrupt breaks files of a stopped instance, one at a time. up replaces those that it can make again, and names the
@@ -246,7 +259,9 @@ func (w *witness) corrupt(namespace string) {
 		{"pki/apiserver.crt", func(text string) string { return text[:len(text)/2] }, false},
 		{"pki/apiserver.key", func(string) string { return "" }, false},
 		{"admin.kubeconfig", func(text string) string { return text[:10] }, false},
-		{"pki/ca.crt", func(string) string { return "not a certificate\n" }, true}, // the CA: all certificates depend on it, so up must not replace it
+		{"pki/ca.crt", func(string) string {
+			return "not a certificate\n"
+		}, true}, // the CA: all certificates depend on it, so up must not replace it
 		{"pki/ca.key", func(text string) string { return text[:len(text)/2] }, true},
 		{"options.json", func(text string) string { return text[:len(text)/2] }, false},
 		{"agent.yaml", func(string) string { return "port: [\n" }, false},
@@ -375,7 +390,9 @@ func hollowAlone(t *testing.T) {
 		giveProgram(t, filepath.Join(filepath.Dir(binary), name), dir)
 	}
 	plimsoll := func(verb string, args ...string) (string, error) {
-		cmd := exec.Command(filepath.Join(dir, "plimsoll"), append([]string{verb, "--state-dir", filepath.Join(dir, "s")}, args...)...)
+		cmd := exec.Command(filepath.Join(dir, "plimsoll"), append([]string{
+			verb, "--state-dir", filepath.Join(dir, "s"),
+		}, args...)...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 		cmd.Env, cmd.Dir = []string{"PATH=/usr/bin:/bin", "HOME=" + dir}, dir
 		out, err := cmd.CombinedOutput()
@@ -387,7 +404,8 @@ func hollowAlone(t *testing.T) {
 		}
 	})
 	port := fmt.Sprint(freeport.ForTest(t))
-	if out, err := plimsoll("up", "--detach", "--hollow", "5", "--apiserver-port", port, "--controller-manager-port", "0"); err != nil {
+	if out, err := plimsoll("up", "--detach", "--hollow", "5", "--apiserver-port", port, "--controller-manager-port",
+		"0"); err != nil {
 		t.Fatalf("up: %v\n%s", err, out)
 	}
 	for _, args := range [][]string{

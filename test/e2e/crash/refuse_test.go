@@ -40,7 +40,8 @@ func TestRefusals(t *testing.T) {
 	}
 	taken := strconv.Itoa(listen(t))
 	several := file("several.yaml",
-		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: -1\nfileCheckFrequency: soon\nnoSuchField: 1\nevictionHard: {memory.available: lots}\n")
+		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: -1\nfileCheckFrequency: soon\n"+
+			"noSuchField: 1\nevictionHard: {memory.available: lots}\n")
 	foreign := filepath.Join(dir, "foreign")
 	if err := os.MkdirAll(foreign, 0o755); err != nil {
 		t.Fatal(err)

@@ -104,7 +104,9 @@ type run struct {
 // runs are the running containers by "namespace/pod/container".
 func (w *witness) runs(ctx ctxT) (map[string]run, error) {
 	list, err := w.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{
-		Filter: &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}},
+		Filter: &runtimeapi.ContainerFilter{
+			State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		},
 	})
 	if err != nil {
 		return nil, err

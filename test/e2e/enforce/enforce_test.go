@@ -272,7 +272,8 @@ failSwapOn: false
 	}
 
 	// The values of the default configuration, and those of another one.
-	n.configure(fmt.Sprintf("failSwapOn: false\nsystemReserved: {cpu: 250m, memory: 500Mi}\nsystemReservedCgroup: %s\nenforceNodeAllocatable: [pods, system-reserved]\n", group))
+	n.configure(fmt.Sprintf("failSwapOn: false\nsystemReserved: {cpu: 250m, memory: 500Mi}\nsystemReservedCgroup: %s\n"+
+		"enforceNodeAllocatable: [pods, system-reserved]\n", group))
 	n.want("cpu", group, "cpu.shares", "256")
 	n.want("memory", group, "memory.limit_in_bytes", "524288000")
 	capacity := n.node().Status.Capacity
@@ -288,7 +289,8 @@ failSwapOn: false
 		return nil
 	})
 
-	n.configure(fmt.Sprintf("failSwapOn: false\nsystemReserved: {cpu: \"1\", memory: 1Gi, pid: \"1000\"}\nsystemReservedCgroup: %s\nenforceNodeAllocatable: [pods, system-reserved]\n", group))
+	n.configure(fmt.Sprintf("failSwapOn: false\nsystemReserved: {cpu: \"1\", memory: 1Gi, pid: \"1000\"}\n"+
+		"systemReservedCgroup: %s\nenforceNodeAllocatable: [pods, system-reserved]\n", group))
 	n.want("cpu", group, "cpu.shares", "1024")
 	n.want("memory", group, "memory.limit_in_bytes", "1073741824")
 	n.want("pids", group, "pids.max", "1000")
@@ -296,7 +298,8 @@ failSwapOn: false
 
 	// Compressible: of kubeReserved only the CPU is enforced. Pods, which enforceNodeAllocatable does not name, may use
 	// all memory.
-	n.configure(fmt.Sprintf("failSwapOn: false\nkubeReserved: {cpu: 500m, memory: 2Gi}\nkubeReservedCgroup: %s\nenforceNodeAllocatable: [kube-reserved-compressible]\n", group))
+	n.configure(fmt.Sprintf("failSwapOn: false\nkubeReserved: {cpu: 500m, memory: 2Gi}\nkubeReservedCgroup: %s\n"+
+		"enforceNodeAllocatable: [kube-reserved-compressible]\n", group))
 	n.want("cpu", group, "cpu.shares", "512")
 	n.want("memory", group, "memory.limit_in_bytes", "1073741824") // unchanged
 	n.want("memory", n.pods(), "memory.limit_in_bytes", fmt.Sprint(memory))
@@ -307,7 +310,8 @@ failSwapOn: false
 func TestPodsAndTiers(t *testing.T) {
 	n := at(t)
 	ns := n.Namespace(t)
-	n.configure("failSwapOn: false\npodPidsLimit: 64\ncpuCFSQuotaPeriod: 50ms\nfeatureGates: {QOSReserved: true}\nqosReserved: {memory: 50%}\nmaxPods: 20\npodsPerCore: 4\n")
+	n.configure("failSwapOn: false\npodPidsLimit: 64\ncpuCFSQuotaPeriod: 50ms\nfeatureGates: {QOSReserved: true}\n" +
+		"qosReserved: {memory: 50%}\nmaxPods: 20\npodsPerCore: 4\n")
 	full := n.run(ns, "full", corev1.ResourceRequirements{Limits: list("500m", "128Mi")}, "sleep", "infinity")
 	burst := n.run(ns, "burst", corev1.ResourceRequirements{Requests: list("100m", "64Mi")}, "sleep", "infinity")
 	n.run(ns, "more", corev1.ResourceRequirements{Requests: list("200m", "32Mi"), Limits: list("", "64Mi")}, "sleep",

@@ -58,7 +58,8 @@ func TestEviction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.configure(fmt.Sprintf("kubeReserved: {memory: %q}\nevictionHard: {memory.available: 100Mi}\nevictionPressureTransitionPeriod: 1s\n", (memory.Total - unit.GiB).String()))
+	n.configure(fmt.Sprintf("kubeReserved: {memory: %q}\nevictionHard: {memory.available: 100Mi}\n"+
+		"evictionPressureTransitionPeriod: 1s\n", (memory.Total - unit.GiB).String()))
 	n.want("memory", n.pods(), "memory.limit_in_bytes", fmt.Sprint(int64(unit.GiB)))
 	ns := n.Namespace(t)
 	n.run(ns, "steady", corev1.ResourceRequirements{Requests: list("", "64Mi")}, "memory", "--hold=32Mi")

@@ -287,7 +287,9 @@ func (i *instance) unschedulable(t *testing.T) {
 	})
 	spec = podSpec("1m")
 	spec.Volumes = []corev1.Volume{{Name: "data",
-		VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+		VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+		}}}
 	i.createPods(9001, 9002, spec)
 	i.until("a claim that there is not is named", 30*time.Second, func(ctx context.Context) (bool, string) {
 		pod, err := i.api.CoreV1().Pods("default").Get(ctx, "p9001", metav1.GetOptions{})

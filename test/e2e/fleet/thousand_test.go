@@ -140,9 +140,15 @@ func TestThousand(t *testing.T) {
 	i.await("a thousand nodes Ready and open", 3*time.Minute, func(int) bool { return true },
 		func(c census) bool { return c == census{ready: thousand} })
 	spec := podSpec("100m")
-	spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpExists}}}},
-	}}}
+	spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{
+				{MatchExpressions: []corev1.NodeSelectorRequirement{
+					{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpExists},
+				}},
+			},
+		},
+	}}
 	i.createPods(0, pods, spec)
 	i.until("200 pods Ready", time.Minute, func(ctx context.Context) (bool, string) {
 		n := i.readyPods(ctx)

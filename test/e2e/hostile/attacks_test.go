@@ -94,8 +94,9 @@ var onDisk = []attack{
 	},
 	{
 		name: "unlinked", does: "writes a file, deletes it and keeps it open",
-		limit: "a walk sees no file that has no name; file systems with project quotas count it (internal/host/quota). The kubelet does the same.",
-		pod:   as(emptyDir, disk(allowed), run("unlinked --path /d/x --size "+used)), holds: runs,
+		limit: "a walk sees no file that has no name; file systems with project quotas count it (internal/host/quota). The " +
+			"kubelet does the same.",
+		pod: as(emptyDir, disk(allowed), run("unlinked --path /d/x --size "+used)), holds: runs,
 	},
 	{
 		name: "subpath-link", does: "mounts a subPath that its own init container has made a link to the host's root",

@@ -108,7 +108,9 @@ func moveIn(t *testing.T, c *rig.Cluster, s *sight) *neighbour {
 		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 	stays.Spec.Containers[0].VolumeMounts = append(stays.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "d",
 		MountPath: "/d"})
-	stays.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("32Mi")}
+	stays.Spec.Containers[0].Resources.Limits = corev1.ResourceList{
+		corev1.ResourceEphemeralStorage: resource.MustParse("32Mi"),
+	}
 	stays.Spec.Containers[0].LivenessProbe = &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 10, TimeoutSeconds: 10,
 		ProbeHandler: ask("/healthz")}
 	var err error

@@ -105,7 +105,8 @@ func TestPinnedBurst(t *testing.T) {
 	b.await(pods)
 	took := time.Since(began)
 	b.judge(pods)
-	t.Logf("%d pods with CPUs and memory of their own passed through in %v, %.1f a second, %d of them with berths; none was rejected",
+	t.Logf("%d pods with CPUs and memory of their own passed through in %v, %.1f a second, %d of them with berths; none "+
+		"was rejected",
 		pods, took.Round(time.Second), float64(pods)/took.Seconds(), b.berths)
 }
 
@@ -145,11 +146,15 @@ func (b *burst) create(name string) error {
 	own := amounts(fmt.Sprint(burstCPUs[i%len(burstCPUs)]), "16Mi")
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: &grace, AutomountServiceAccountToken: &token,
-		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
-				{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{b.nodes[0].Name, b.nodes[1].Name}},
-			}}},
-		}}},
+		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{
+					Key:      corev1.LabelHostname,
+					Operator: corev1.NodeSelectorOpIn,
+					Values:   []string{b.nodes[0].Name, b.nodes[1].Name},
+				}}}},
+			},
+		}},
 		Containers: []corev1.Container{{Name: "c", Image: image.Demo, Args: []string{"sleep", "1s"},
 			Resources: corev1.ResourceRequirements{Requests: own, Limits: own}}},
 	}}

@@ -17,14 +17,16 @@ import (
 // skipped: cgroup v2, pressure stall information and project quota, which many machines lack.
 var onKernel = []struct{ pkg, must string }{
 	{"host/cgroup",
-		"TestLiveKillEndsAForkBomb TestLiveApplyIsWhatTheKernelHolds TestLiveLimitNotifies TestLiveReclaim TestKillWhatIsGone"},
+		"TestLiveKillEndsAForkBomb TestLiveApplyIsWhatTheKernelHolds TestLiveLimitNotifies TestLiveReclaim " +
+			"TestKillWhatIsGone"},
 	{"host/psi", "TestTriggerOnThisKernel"},
 	{"host/epoll", "TestWaitReturnsNotifications"},
 	{"host/process", "TestLockMemory"},
 	{"host/quota", "TestCounts"},
 	{"agent/stats", "TestVolumeByQuota"},
 	{"agent/eviction",
-		"TestTheGrowerGoesBeforeTheKernelKills TestPageCacheEvictsNobodyWhereItCountsAsAvailable TestAHardThresholdDoesNotWaitForASoftEviction TestAGroupThatVanishesIsNoReasonToKill TestThePollAloneIsInTime"},
+		"TestTheGrowerGoesBeforeTheKernelKills TestPageCacheEvictsNobodyWhereItCountsAsAvailable " +
+			"TestAHardThresholdDoesNotWaitForASoftEviction TestAGroupThatVanishesIsNoReasonToKill TestThePollAloneIsInTime"},
 }
 
 // TestOnAnotherKernel runs these tests on a kernel that has what this machine's may lack.

@@ -41,7 +41,8 @@ func (n *pinnedNode) broken(pinned map[string]string, policy string) {
 			}
 			n.movedTo("one", kept, one.mems, pinned) // the kernel does that
 			n.Run(n.t, "sh", "-c",
-				"echo 8 > /sys/devices/system/node/node3/hugepages/hugepages-2048kB/nr_hugepages && grep -q '^[1-9]' /sys/devices/system/node/node3/hugepages/hugepages-2048kB/nr_hugepages")
+				"echo 8 > /sys/devices/system/node/node3/hugepages/hugepages-2048kB/nr_hugepages && grep -q '^[1-9]' "+
+					"/sys/devices/system/node/node3/hugepages/hugepages-2048kB/nr_hugepages")
 			// What is left of the pod's core is now the core with the fewest CPUs, so systemReserved takes its one CPU
 			// there.
 		}, []string{fmt.Sprintf("container c: CPUs %v: offline, reserved or assigned", one.cpus),

@@ -70,7 +70,8 @@ func TestGracefulShutdown(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantPod(t, c, ns, "late is rejected", late, func(p *corev1.Pod) error {
-		return failedBy(p, "NodeShutdown", "Pod was rejected: Pod was rejected as the node is shutting down.") // as in the kubelet
+		// as in the kubelet
+		return failedBy(p, "NodeShutdown", "Pod was rejected: Pod was rejected as the node is shutting down.")
 	})
 	const ended = "Pod was terminated in response to imminent node shutdown."
 	var ends []time.Time

@@ -307,8 +307,8 @@ func (c *cluster) comeBack(t *testing.T, doomed *rig.Program) {
 		return err
 	})
 	after, err := c.pod(t.Context(), static.Name)
-	if err != nil || after.UID != static.UID ||
-		!after.Status.ContainerStatuses[0].State.Running.StartedAt.Equal(&static.Status.ContainerStatuses[0].State.Running.StartedAt) {
+	began := func(pod *corev1.Pod) *metav1.Time { return &pod.Status.ContainerStatuses[0].State.Running.StartedAt }
+	if err != nil || after.UID != static.UID || !began(after).Equal(began(static)) {
 		t.Errorf("the static pod was not left alone: %v %+v", err, after.Status.ContainerStatuses)
 	}
 }

@@ -167,11 +167,16 @@ func (c *cluster) workloads(t *testing.T) {
 	// The test binds the StatefulSet's three pods itself, one to each doomed node.
 	three := int32(3)
 	stateful := spec
-	stateful.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
-		Weight: 100, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{
-			Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"doomed-0", "doomed-1", "doomed-2"},
-		}}},
-	}}}}
+	stateful.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
+			Weight: 100,
+			Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{
+				Key:      corev1.LabelHostname,
+				Operator: corev1.NodeSelectorOpIn,
+				Values:   []string{"doomed-0", "doomed-1", "doomed-2"},
+			}}},
+		}},
+	}}
 	stateful.Containers = []corev1.Container{{Name: "c", Image: "x", Ports: []corev1.ContainerPort{{ContainerPort: 80,
 		HostPort: 7777}}}} // one per node
 	_, err = c.API.AppsV1().StatefulSets(c.ns).Create(ctx, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db"},

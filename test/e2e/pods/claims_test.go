@@ -39,7 +39,9 @@ func TestClaims(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		spec := lasting(workload("c", "run", "write /data/file hello-"+name, "sleep infinity"))
 		spec.Volumes = []corev1.Volume{{Name: "data",
-			VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}}
+			VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
+			}}}
 		spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
 		b.create(name, spec)
 		if name == "a" {
@@ -84,10 +86,13 @@ func (b bench) localVolume(class, name string) string {
 			StorageClassName: class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			Capacity:               corev1.ResourceList{"storage": quantity("1Gi")},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: dir}},
-			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kubernetes.io/hostname", Operator: "In",
-					Values: []string{nodes.Items[0].Labels["kubernetes.io/hostname"]}}},
-			}}}},
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{
+					Key:      "kubernetes.io/hostname",
+					Operator: "In",
+					Values:   []string{nodes.Items[0].Labels["kubernetes.io/hostname"]},
+				}}}},
+			}},
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 		},
 	}, metav1.CreateOptions{})

@@ -174,7 +174,9 @@ func TestSidecarHook(t *testing.T) {
 	b := at(t)
 	dir := t.TempDir()
 	preStop := func(verbs ...string) *corev1.Lifecycle {
-		return &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: append([]string{"/workload", "run"}, verbs...)}}}
+		return &corev1.Lifecycle{
+			PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: append([]string{"/workload", "run"}, verbs...)}},
+		}
 	}
 	side := workload("side", "sleep", "infinity")
 	side.RestartPolicy = ptr(corev1.ContainerRestartPolicyAlways)
@@ -365,7 +367,9 @@ func (b bench) leavesNothing(uid string) {
 	}
 	rig.Eventually(b.t, 20*time.Second, "nothing is left of pod "+uid, func(ctx context.Context) error {
 		sandboxes, err := runtime.ListPodSandbox(ctx,
-			&runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": uid}}})
+			&runtimeapi.ListPodSandboxRequest{
+				Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": uid}},
+			})
 		if err == nil && len(sandboxes.Items) > 0 {
 			err = fmt.Errorf("sandboxes: %v", sandboxes.Items)
 		}
@@ -447,11 +451,15 @@ func TestHooks(t *testing.T) {
 	b.create("hooked", spec)
 
 	web := workload("c", "http")
-	web.Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/workload", "exit", "--code", "3"}}}}
+	web.Lifecycle = &corev1.Lifecycle{
+		PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/workload", "exit", "--code", "3"}}},
+	}
 	b.create("failing", lasting(web))
 
 	slow := workload("c", "sleep", "infinity")
-	slow.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/workload", "sleep", "60"}}}}
+	slow.Lifecycle = &corev1.Lifecycle{
+		PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/workload", "sleep", "60"}}},
+	}
 	spec = lasting(slow)
 	spec.TerminationGracePeriodSeconds = ptr(int64(3))
 	b.create("slow", spec)

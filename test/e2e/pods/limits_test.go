@@ -169,8 +169,12 @@ func TestSecurityContext(t *testing.T) {
 			RunAsNonRoot: ptr(true)}), []string{"Uid:\t4321"}},
 		"drop": {status(with(corev1.SecurityContext{Capabilities: drop}), nil), []string{"CapBnd:\t" + bind,
 			"CapEff:\t" + bind}},
-		"seccomp":    {status(with(corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}}), nil), []string{"Seccomp:\t2"}},
-		"unconfined": {status(with(corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined}}), nil), []string{"Seccomp:\t0"}},
+		"seccomp": {status(with(corev1.SecurityContext{
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		}), nil), []string{"Seccomp:\t2"}},
+		"unconfined": {status(with(corev1.SecurityContext{
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined},
+		}), nil), []string{"Seccomp:\t0"}},
 		"no-new": {status(with(corev1.SecurityContext{AllowPrivilegeEscalation: ptr(false)}), nil),
 			[]string{"NoNewPrivs:\t1"}},
 	} {
@@ -214,15 +218,24 @@ func TestMissing(t *testing.T) {
 	b.create("bad-name", lasting(c))
 	ref := workload("c", "env", "A")
 	ref.Env = []corev1.EnvVar{{Name: "A",
-		ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "later"}, Key: "a"}}}}
+		ValueFrom: &corev1.EnvVarSource{
+			ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "later"},
+				Key:                  "a",
+			},
+		}}}
 	b.create("env", brief(ref))
-	ref.Env[0].ValueFrom = &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "later"}, Key: "a"}}
+	ref.Env[0].ValueFrom = &corev1.EnvVarSource{
+		SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "later"}, Key: "a"},
+	}
 	b.create("secret", brief(ref))
 	mounted := workload("c", "cat", "/v/a")
 	mounted.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 	spec := brief(mounted)
 	spec.Volumes = []corev1.Volume{{Name: "v",
-		VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "later"}}}}}
+		VolumeSource: corev1.VolumeSource{
+			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "later"}},
+		}}}
 	b.create("volume", spec)
 
 	p := b.until("never", "waits", soon, waiting("c", "ErrImageNeverPull"))

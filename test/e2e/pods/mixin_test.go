@@ -93,15 +93,18 @@ const diskDevices = "(/dev/)?(mmcblk.p.+|nvme.+|rbd.+|sd.+|vd.+|xvd.+|dm-.+|md.+
 
 // meaningless are selectors of the mixin that find nothing on this agent, and why.
 var meaningless = map[string]string{
-	"kubelet_node_config_error":                                  "dynamic configuration of kubelets ended with Kubernetes 1.24",
-	"storage_operation_errors_total":                             "ended with Kubernetes 1.23: storage_operation_duration_seconds_count has a label status",
+	"kubelet_node_config_error": "dynamic configuration of kubelets ended with " +
+		"Kubernetes 1.24",
+	"storage_operation_errors_total": "ended with Kubernetes 1.23: " +
+		"storage_operation_duration_seconds_count has a label status",
 	"kubelet_certificate_manager_client_expiration_renew_errors": "the agent of up does not renew its client certificate",
 	"kubelet_server_expiration_renew_errors":                     "the agent of up has its serving certificate from up",
 }
 
 // unprovoked are the measurements of the agent whose events TestMetrics does not cause, with the reasons.
 var unprovoked = map[string]string{
-	"kubelet_evictions":                                       "needs a node that is short of something; see test/e2e/disk",
+	"kubelet_evictions": "needs a node that is short of something; " +
+		"see test/e2e/disk",
 	"kubelet_eviction_stats_age_seconds":                      "likewise",
 	"kubelet_preemptions":                                     "needs a node without room; see TestCritical",
 	"kubelet_image_garbage_collected_total":                   "needs a full disk; see agent/imagegc",
@@ -113,23 +116,26 @@ var unprovoked = map[string]string{
 	"kubelet_pod_resources_endpoint_requests_get":             "likewise",
 	"kubelet_pod_resources_endpoint_errors_get":               "likewise",
 	"kubelet_pod_resources_endpoint_requests_get_allocatable": "likewise",
-	"kubelet_cgroup_memory_limit_excess_bytes":                "needs pods above a limit of the node; see test/e2e/enforce",
-	"kubelet_started_user_namespaced_pods_total":              "needs Linux 6.3 and containerd 2; see agent/pods",
-	"kubelet_started_user_namespaced_pods_errors_total":       "likewise",
-	"kubelet_image_volume_requested_total":                    "needs containerd 2.1; see agent/pods",
-	"kubelet_image_volume_mounted_succeed_total":              "likewise",
-	"kubelet_image_volume_mounted_errors_total":               "likewise",
-	"kubelet_lifecycle_handler_http_fallbacks_total":          "needs a hook that is answered in another protocol; see agent/hook",
-	"kubelet_sleep_action_terminated_early_total":             "needs a pod that ends too early; see agent/hook",
-	"kubelet_pod_infeasible_resizes_total":                    "needs a node with a static policy; see agent/pods",
-	"kubelet_credential_provider_plugin_duration":             "needs a plugin; see TestCredentialPlugins",
-	"kubelet_credential_provider_plugin_errors_total":         "likewise",
-	"kubelet_credential_provider_config_info":                 "likewise",
-	"kubelet_http_streams":                                    "a gauge that is back at zero when it is read",
-	"kubelet_http_inflight_requests":                          "likewise, but for the request that reads it",
-	"kubelet_http_streams_refused_total":                      "needs a thousand streams; see agent/server",
-	"kubelet_http_connections_refused_total":                  "needs thousands of connections; see agent/server",
-	"kubelet_orphaned_runtime_pods_total":                     "needs a pod that somebody else makes in the runtime; see agent/pods",
+	"kubelet_cgroup_memory_limit_excess_bytes": "needs pods above a limit of the node; " +
+		"see test/e2e/enforce",
+	"kubelet_started_user_namespaced_pods_total":        "needs Linux 6.3 and containerd 2; see agent/pods",
+	"kubelet_started_user_namespaced_pods_errors_total": "likewise",
+	"kubelet_image_volume_requested_total":              "needs containerd 2.1; see agent/pods",
+	"kubelet_image_volume_mounted_succeed_total":        "likewise",
+	"kubelet_image_volume_mounted_errors_total":         "likewise",
+	"kubelet_lifecycle_handler_http_fallbacks_total": "needs a hook that is answered in another protocol; " +
+		"see agent/hook",
+	"kubelet_sleep_action_terminated_early_total":     "needs a pod that ends too early; see agent/hook",
+	"kubelet_pod_infeasible_resizes_total":            "needs a node with a static policy; see agent/pods",
+	"kubelet_credential_provider_plugin_duration":     "needs a plugin; see TestCredentialPlugins",
+	"kubelet_credential_provider_plugin_errors_total": "likewise",
+	"kubelet_credential_provider_config_info":         "likewise",
+	"kubelet_http_streams":                            "a gauge that is back at zero when it is read",
+	"kubelet_http_inflight_requests":                  "likewise, but for the request that reads it",
+	"kubelet_http_streams_refused_total":              "needs a thousand streams; see agent/server",
+	"kubelet_http_connections_refused_total":          "needs thousands of connections; see agent/server",
+	"kubelet_orphaned_runtime_pods_total": "needs a pod that somebody else makes in the runtime; " +
+		"see agent/pods",
 }
 
 // TestMetrics finds every series that kubernetes-mixin selects, and every measurement that the agent declares, after

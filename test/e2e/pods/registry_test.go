@@ -264,7 +264,8 @@ func (r *registry) misbehave(path string, bad answer) {
 	r.bad[path] = bad
 }
 
-// note records the credentials of a request, and returns what answers in the registry's place; nil: the registry itself.
+// note records the credentials of a request, and returns what answers in the registry's place; nil: the registry
+// itself.
 func (r *registry) note(request *http.Request) answer {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -59,11 +59,15 @@ func TestUnsupportedFields(t *testing.T) {
 		"users": {"spec.hostUsers", func(s *corev1.PodSpec) { s.HostUsers = ptr(false) }},
 		"volume": {"spec.volumes[v].iscsi", func(s *corev1.PodSpec) {
 			s.Volumes = []corev1.Volume{{Name: "v",
-				VolumeSource: corev1.VolumeSource{ISCSI: &corev1.ISCSIVolumeSource{TargetPortal: "192.0.2.1", IQN: "iqn.2001-04.com.example:v"}}}}
+				VolumeSource: corev1.VolumeSource{ISCSI: &corev1.ISCSIVolumeSource{
+					TargetPortal: "192.0.2.1", IQN: "iqn.2001-04.com.example:v",
+				}}}}
 		}},
 		"claim": {"persistent volume " + b.remoteVolume("claim") + " is of kind iscsi", func(s *corev1.PodSpec) {
 			s.Volumes = []corev1.Volume{{Name: "v",
-				VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}}}
+				VolumeSource: corev1.VolumeSource{
+					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"},
+				}}}
 		}},
 	} {
 		spec := lasting(workload("c", "sleep", "infinity"))
@@ -186,7 +190,8 @@ func TestUnsupportedStaticPod(t *testing.T) {
 	b := at(t)
 	write := func(name, extra string) string {
 		path := filepath.Join(b.StaticPods(), b.ns+"-"+name+".yaml")
-		text := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: %s}\nspec:\n  %s\n  containers: [{name: c, image: %q, args: [sleep, infinity]}]\n", name, b.ns, extra, image)
+		text := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: %s}\nspec:\n  %s\n"+
+			"  containers: [{name: c, image: %q, args: [sleep, infinity]}]\n", name, b.ns, extra, image)
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -109,7 +109,9 @@ func (b bench) wrongReferences() map[string]wrong {
 		},
 		"claim": {
 			spec: func(string) corev1.PodSpec {
-				spec := source(corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "later"}})
+				spec := source(corev1.VolumeSource{
+					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "later"},
+				})
 				spec.NodeName = b.NodeName
 				return spec
 			},

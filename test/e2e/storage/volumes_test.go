@@ -193,7 +193,8 @@ func (k keeper) wantNothingKept() {
 	})
 }
 
-// TestTooLarge: a claim for more than the disk can hold gets an Event that says so, and a smaller claim is not affected.
+// TestTooLarge: a claim for more than the disk can hold gets an Event that says so, and a smaller claim is not
+// affected.
 func TestTooLarge(t *testing.T) {
 	c := rig.Shared(t)
 	k := keeper{Cluster: c, t: t, ns: c.Namespace(t)}

@@ -6,9 +6,9 @@
 // The instance's agent is a script that becomes one program or the other. No container of the pods that are watched may
 // end: those from the beginning, a static pod, and pods that started seconds before a swap. The test reads the state of
 // their processes from the kernel, so it does not depend on reports: on which CPUs they may run, which devices they
-// have, which users of the host they have, and what they see of a secret that changes with each swap. Each agent removes
-// pods that the other one started, without remains, and their devices are free again. No two pods ever have the same
-// device or the same users.
+// have, which users of the host they have, and what they see of a secret that changes with each swap. Each agent
+// removes pods that the other one started, without remains, and their devices are free again. No two pods ever have the
+// same device or the same users.
 //
 // Pods with hostUsers: false take part where the runtime supports them (containerd 2).
 package swap

@@ -277,8 +277,8 @@ func TestTroubles(t *testing.T) {
 }
 
 // TestStatistics: what a driver says about volumes is in the Summary and in /metrics. While it hangs, both answer, and
-// the volumes of another driver have their numbers. It does not run beside TestAttached, which kills the agent: requests
-// to the agent would fail.
+// the volumes of another driver have their numbers. It does not run beside TestAttached, which kills the agent:
+// requests to the agent would fail.
 func TestStatistics(t *testing.T) {
 	b := at(t)
 	d := b.startDriver(detached(), stages, spec.NodeServiceCapability_RPC_GET_VOLUME_STATS)

@@ -174,8 +174,8 @@ func TestFileSystems(t *testing.T) {
 	d.remove(handle)
 }
 
-// TestDevices: pods share a block volume as a device, the agent is killed in between, and nothing is left on the node in
-// the end.
+// TestDevices: pods share a block volume as a device, the agent is killed in between, and nothing is left on the node
+// in the end.
 func TestDevices(t *testing.T) {
 	b := at(t)
 	d := b.startOurs()

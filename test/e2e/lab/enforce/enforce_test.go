@@ -59,7 +59,8 @@ func start(t *testing.T, machine string, kind wire.InitKind, driver qos.Driver, 
 	}
 	n.Run(t, "mkdir", "-p", manifests, "/var/lib/agent")
 	n.Write(t, "/etc/agent.kubeconfig",
-		"apiVersion: v1\nkind: Config\nclusters: [{name: none, cluster: {server: 'http://127.0.0.1:1'}}]\ncontexts: [{name: none, context: {cluster: none, user: none}}]\nusers: [{name: none}]\ncurrent-context: none\n")
+		"apiVersion: v1\nkind: Config\nclusters: [{name: none, cluster: {server: 'http://127.0.0.1:1'}}]\n"+
+			"contexts: [{name: none, context: {cluster: none, user: none}}]\nusers: [{name: none}]\ncurrent-context: none\n")
 	match := regexp.MustCompile(`MemTotal: +(\d+) kB`).FindStringSubmatch(n.Run(t, "cat", "/proc/meminfo"))
 	kib, err := strconv.ParseInt(match[1], 10, 64)
 	if err != nil {
@@ -221,7 +222,8 @@ func TestSystemd(t *testing.T) {
 // TestSystemdOnV1 tests the systemd driver on the hierarchies of cgroup v1, of which systemd manages some.
 func TestSystemdOnV1(t *testing.T) {
 	n := start(t, "tiny", lab.Systemd, qos.Systemd, "systemd.unified_cgroup_hierarchy=0")
-	n.configure("systemReserved: {cpu: 250m, memory: 500Mi}\nenforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /system.slice\npodPidsLimit: 64\n", "--create-missing-cgroups")
+	n.configure("systemReserved: {cpu: 250m, memory: 500Mi}\nenforceNodeAllocatable: [pods, system-reserved]\n"+
+		"systemReservedCgroup: /system.slice\npodPidsLimit: 64\n", "--create-missing-cgroups")
 	pod, container := n.pod("full", qos.Guaranteed, "limits: {cpu: 500m, memory: 128Mi}", "sleep, infinity")
 	const tier = "/kubepods.slice/kubepods-burstable.slice"
 	late, _ := n.pod("late", qos.Burstable, "requests: {cpu: 250m}", "sleep, infinity")
@@ -259,7 +261,8 @@ func (n *node) shows(unitName, want string) {
 // enforce compares the same values with both drivers.
 func enforce(t *testing.T, n *node, reserved string) {
 	// A missing reserved group is reported with the command that makes it. Then the agent may make it itself.
-	const system = "systemReserved: {cpu: 250m, memory: 500Mi}\nenforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: "
+	const system = "systemReserved: {cpu: 250m, memory: 500Mi}\nenforceNodeAllocatable: [pods, system-reserved]\n" +
+		"systemReservedCgroup: "
 	n.configure(system + reserved + "\n")
 	<-n.agent.Ended()
 	if out := n.agent.Output(); !strings.Contains(out, "- cpuset at "+mount+reserved+": ") ||
@@ -279,7 +282,8 @@ func enforce(t *testing.T, n *node, reserved string) {
 	n.want(n.layout.Tier(qos.BestEffort), "cpu.weight", "1")
 
 	// All at once: other reservations, protected memory, limits of processes.
-	n.configure("systemReserved: {cpu: \"1\", memory: 512Mi, pid: \"900\"}\nenforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: " + reserved +
+	n.configure("systemReserved: {cpu: \"1\", memory: 512Mi, pid: \"900\"}\n" +
+		"enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: " + reserved +
 		"\nfeatureGates: {MemoryQoS: true}\nmemoryReservationPolicy: TieredReservation\npodPidsLimit: 64\n")
 	n.want(reserved, "memory.max", "536870912")
 	n.want(reserved, "memory.min", "536870912")
