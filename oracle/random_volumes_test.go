@@ -32,10 +32,33 @@ const ebs = "kubernetes.io/aws-ebs"
 // zones and claims.
 func (r random) stores(c *cluster) *stores {
 	s := &stores{}
+	r.addClasses(s)
+	r.addDrivers(s)
+	r.addCapacities(s)
+	for i := range 12 {
+		s.volumes = append(s.volumes, r.volume(i, c))
+	}
+	for _, namespace := range []string{"x", "y"} {
+		for i := range 8 {
+			s.claims = append(s.claims, r.claim(namespace, fmt.Sprint(namespace, "-claim", i), s))
+		}
+	}
+	for _, n := range c.nodes {
+		if !r.chance(3) {
+			r.addNode(s, n.Name)
+		}
+	}
+	return s
+}
+
+func (r random) addClasses(s *stores) {
 	mode := func(m storagev1.VolumeBindingMode) *storagev1.VolumeBindingMode { return &m }
 	for _, k := range []struct{ name, provisioner string }{
-		{"now", "csi.example.com"}, {"wait", "csi.example.com"}, {"local", "kubernetes.io/no-provisioner"}, {"old",
-			ebs}, {"space", "space.example.com"},
+		{"now", "csi.example.com"},
+		{"wait", "csi.example.com"},
+		{"local", "kubernetes.io/no-provisioner"},
+		{"old", ebs},
+		{"space", "space.example.com"},
 	} {
 		class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: k.name}, Provisioner: k.provisioner,
 			VolumeBindingMode: mode(storagev1.VolumeBindingWaitForFirstConsumer)}
@@ -45,8 +68,10 @@ func (r random) stores(c *cluster) *stores {
 		for r.chance(3) {
 			t := corev1.TopologySelectorTerm{}
 			for r.chance(2) {
-				t.MatchLabelExpressions = append(t.MatchLabelExpressions, corev1.TopologySelectorLabelRequirement{Key: r.of("zone",
-					"disk", "topology.kubernetes.io/zone"), Values: []string{r.of("a", "b", "z1"), r.of("1", "z2")}})
+				t.MatchLabelExpressions = append(t.MatchLabelExpressions, corev1.TopologySelectorLabelRequirement{
+					Key:    r.of("zone", "disk", "topology.kubernetes.io/zone"),
+					Values: []string{r.of("a", "b", "z1"), r.of("1", "z2")},
+				})
 			}
 			class.AllowedTopologies = append(class.AllowedTopologies, t)
 		}
@@ -54,6 +79,9 @@ func (r random) stores(c *cluster) *stores {
 			s.classes = append(s.classes, class)
 		}
 	}
+}
+
+func (r random) addDrivers(s *stores) {
 	yes := true
 	for _, name := range []string{"space.example.com", "csi.example.com"} {
 		if r.chance(2) {
@@ -64,6 +92,9 @@ func (r random) stores(c *cluster) *stores {
 			s.drivers = append(s.drivers, d)
 		}
 	}
+}
+
+func (r random) addCapacities(s *stores) {
 	for i := range r.IntN(4) {
 		k := &storagev1.CSIStorageCapacity{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: fmt.Sprint("k", i)},
 			StorageClassName: r.of("space", "wait")}
@@ -80,42 +111,32 @@ func (r random) stores(c *cluster) *stores {
 		}
 		s.capacities = append(s.capacities, k)
 	}
-	for i := range 12 {
-		s.volumes = append(s.volumes, r.volume(i, c))
+}
+
+// addNode adds the drivers and attachments of a node.
+func (r random) addNode(s *stores, name string) {
+	k := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{}}}
+	if r.chance(2) {
+		k.Annotations[corev1.MigratedPluginsAnnotationKey] = r.of(ebs, "kubernetes.io/cinder", "kubernetes.io/cinder,"+ebs)
 	}
-	for _, namespace := range []string{"x", "y"} {
-		for i := range 8 {
-			s.claims = append(s.claims, r.claim(namespace, fmt.Sprint(namespace, "-claim", i), s))
+	for _, driver := range []string{"csi.example.com", "space.example.com", "ebs.csi.aws.com"} {
+		d := storagev1.CSINodeDriver{Name: driver, NodeID: name}
+		if limit := int32(r.IntN(4)); !r.chance(3) {
+			d.Allocatable = &storagev1.VolumeNodeResources{Count: &limit}
 		}
-	}
-	for _, n := range c.nodes {
-		if r.chance(3) {
-			continue
-		}
-		k := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Annotations: map[string]string{}}}
 		if r.chance(2) {
-			k.Annotations[corev1.MigratedPluginsAnnotationKey] = r.of(ebs, "kubernetes.io/cinder", "kubernetes.io/cinder,"+ebs)
-		}
-		for _, name := range []string{"csi.example.com", "space.example.com", "ebs.csi.aws.com"} {
-			d := storagev1.CSINodeDriver{Name: name, NodeID: n.Name}
-			if limit := int32(r.IntN(4)); !r.chance(3) {
-				d.Allocatable = &storagev1.VolumeNodeResources{Count: &limit}
-			}
-			if r.chance(2) {
-				k.Spec.Drivers = append(k.Spec.Drivers, d)
-			}
-		}
-		s.nodes = append(s.nodes, k)
-		for r.chance(3) {
-			a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("a", len(s.attachments))}}
-			a.Spec.NodeName, a.Spec.Attacher = n.Name, r.of("csi.example.com", "space.example.com")
-			if volume := r.of("pv0", "pv1", "pv2", "pv3", "gone"); !r.chance(5) {
-				a.Spec.Source.PersistentVolumeName = &volume
-			}
-			s.attachments = append(s.attachments, a)
+			k.Spec.Drivers = append(k.Spec.Drivers, d)
 		}
 	}
-	return s
+	s.nodes = append(s.nodes, k)
+	for r.chance(3) {
+		a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("a", len(s.attachments))}}
+		a.Spec.NodeName, a.Spec.Attacher = name, r.of("csi.example.com", "space.example.com")
+		if volume := r.of("pv0", "pv1", "pv2", "pv3", "gone"); !r.chance(5) {
+			a.Spec.Source.PersistentVolumeName = &volume
+		}
+		s.attachments = append(s.attachments, a)
+	}
 }
 
 func (r random) selectNodes() *metav1.LabelSelector {

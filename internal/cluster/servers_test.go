@@ -21,6 +21,51 @@ import (
 // TestShared: a further server has the first one's authorities and settings, and certificates of its own that the other
 // server's authorities signed.
 func TestShared(t *testing.T) {
+	a, got := firstServer(t)
+	second := testOptions(t)
+	second.FirstServer, second.BindAddress, second.NodeIP, second.NodeName = "https://192.0.2.10:6443", "192.0.2.11",
+		"192.0.2.11", "node-2"
+	testBuilder(t, second)
+	c := &cluster{layout: layout{second}, logger: slog.New(slog.DiscardHandler)}
+	got.Files["../../outside"] = []byte("x")
+	if err := c.keepShared(got); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(second.StateDir + "/../outside"); err == nil {
+		t.Error("a file was written outside")
+	}
+	changed, err := c.ensureIdentities(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{caCluster, caFrontProxy} {
+		if slices.Contains(changed, name) {
+			t.Errorf("%s was made anew", name)
+		}
+	}
+	expectSameKeys(t, a, c.layout)
+	if c.o.PodCIDR != "10.99.0.0/16" || !slices.Equal(c.o.EtcdServers, a.o.EtcdServers) ||
+		!slices.Equal(c.o.Without, a.o.Without) || !c.o.elects() {
+		t.Errorf("options %+v", c.o)
+	}
+	for path, want := range map[string]string{c.o.EtcdCAFile: "etcd's ca", c.o.EtcdCertFile: "etcd's c",
+		c.o.EtcdKeyFile: "etcd's k"} {
+		if text, err := os.ReadFile(path); err != nil || string(text) != want {
+			t.Errorf("%s: %q, %v, want %q", path, text, err, want)
+		}
+	}
+	if id, err := c.keptClusterID(); err != nil || id != "uid-1" {
+		t.Errorf("identity %q, %v", id, err)
+	}
+	delete(got.Files, pki.KeyPath("", caFrontProxy))
+	if err := got.check(); err == nil {
+		t.Error("a key is missing, and nobody says so")
+	}
+}
+
+// firstServer returns a first server, and what a further one gets of it.
+func firstServer(t *testing.T) (layout, sharedState) {
+	t.Helper()
 	first := testOptions(t)
 	first.BindAddress = "0.0.0.0"
 	first.EtcdServers, first.Without = []string{"https://192.0.2.1:2379"}, []string{addonMetrics}
@@ -59,28 +104,12 @@ func TestShared(t *testing.T) {
 	if err := got.check(); err != nil {
 		t.Error(err)
 	}
+	return a, got
+}
 
-	second := testOptions(t)
-	second.FirstServer, second.BindAddress, second.NodeIP, second.NodeName = "https://192.0.2.10:6443", "192.0.2.11",
-		"192.0.2.11", "node-2"
-	testBuilder(t, second)
-	c := &cluster{layout: layout{second}, logger: slog.New(slog.DiscardHandler)}
-	got.Files["../../outside"] = []byte("x")
-	if err := c.keepShared(got); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(second.StateDir + "/../outside"); err == nil {
-		t.Error("a file was written outside")
-	}
-	changed, err := c.ensureIdentities(time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{caCluster, caFrontProxy} {
-		if slices.Contains(changed, name) {
-			t.Errorf("%s was made anew", name)
-		}
-	}
+// expectSameKeys compares the authorities and the keys for tokens of two servers.
+func expectSameKeys(t *testing.T, a, c layout) {
+	t.Helper()
 	one, err := a.authorityHash()
 	two, err2 := c.authorityHash()
 	if err != nil || err2 != nil || one != two {
@@ -96,23 +125,6 @@ func TestShared(t *testing.T) {
 		if info, err := os.Stat(c.state("pki", name)); err != nil || info.Mode().Perm()&0o077 != 0 {
 			t.Errorf("%s: %v, %v", name, info.Mode(), err)
 		}
-	}
-	if c.o.PodCIDR != "10.99.0.0/16" || !slices.Equal(c.o.EtcdServers, first.EtcdServers) || !slices.Equal(c.o.Without,
-		first.Without) || !c.o.elects() {
-		t.Errorf("options %+v", c.o)
-	}
-	for path, want := range map[string]string{c.o.EtcdCAFile: "etcd's ca", c.o.EtcdCertFile: "etcd's c",
-		c.o.EtcdKeyFile: "etcd's k"} {
-		if text, err := os.ReadFile(path); err != nil || string(text) != want {
-			t.Errorf("%s: %q, %v, want %q", path, text, err, want)
-		}
-	}
-	if id, err := c.keptClusterID(); err != nil || id != "uid-1" {
-		t.Errorf("identity %q, %v", id, err)
-	}
-	delete(got.Files, pki.KeyPath("", caFrontProxy))
-	if err := got.check(); err == nil {
-		t.Error("a key is missing, and nobody says so")
 	}
 }
 

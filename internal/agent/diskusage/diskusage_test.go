@@ -51,9 +51,10 @@ func testPod() *corev1.Pod {
 	return pod
 }
 
-func TestMeter(t *testing.T) {
+// newRig returns a node whose pod uses 7 bytes in all, 4 and 1 by its container, and 2 MiB in a volume with a limit.
+func newRig() *rig {
 	images := fs(0, 200)
-	r := &rig{now: time.Unix(1000, 0), summary: &statsapi.Summary{
+	return &rig{now: time.Unix(1000, 0), summary: &statsapi.Summary{
 		Node: statsapi.NodeStats{Fs: fs(0, 100), Runtime: &statsapi.RuntimeStats{ImageFs: images, ContainerFs: images}},
 		Pods: []statsapi.PodStats{{
 			PodRef: statsapi.PodReference{UID: "u"}, EphemeralStorage: fs(7, 100),
@@ -61,20 +62,26 @@ func TestMeter(t *testing.T) {
 			VolumeStats: []statsapi.VolumeStats{{Name: "v", FsStats: *fs(2<<20, 100)}},
 		}},
 	}}
+}
+
+// filled returns what the meter knows of the pod.
+func filled(m *Meter) eviction.Pod {
+	p := translate.EvictionPod(testPod())
+	p.Used = &eviction.Usage{WorkingSet: 5}
+	m.Fill(testPod(), &p)
+	return p
+}
+
+func TestMeter(t *testing.T) {
+	r := newRig()
 	m := r.meter()
-	fill := func() eviction.Pod {
-		p := translate.EvictionPod(testPod())
-		p.Used = &eviction.Usage{WorkingSet: 5}
-		m.Fill(testPod(), &p)
-		return p
-	}
-	if p := fill(); p.Used.Storage != 0 || p.Containers[0].Rootfs != nil {
+	if p := filled(m); p.Used.Storage != 0 || p.Containers[0].Rootfs != nil {
 		t.Errorf("filled before any reading: %+v", p)
 	}
 	if err := m.Read(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	p := fill()
+	p := filled(m)
 	if p.Used.Storage != 7 || p.Used.WorkingSet != 5 || p.Containers[0].Rootfs.Bytes != 4 ||
 		p.Containers[0].Logs.Bytes != 1 || p.Volumes[0].Used.Bytes != 2<<20 {
 		t.Errorf("filled %+v", p)
@@ -92,36 +99,51 @@ func TestMeter(t *testing.T) {
 	if err := m.Recount(t.Context()); err != nil || !r.anew {
 		t.Errorf("%v, counted anew: %v", err, r.anew)
 	}
+}
 
-	// Nothing of the pod runs any more, but its files are not removed yet.
-	whole := r.summary.Pods
-	r.summary.Pods, r.now = nil, r.now.Add(goneLife-time.Second)
-	if err := m.Read(t.Context()); err != nil || fill().Used.Storage != 7 {
-		t.Errorf("%v; what a pod had that has just ended is forgotten: %+v", err, fill())
-	}
-	r.now = r.now.Add(time.Second)
-	if err := m.Read(t.Context()); err != nil || fill().Used.Storage != 0 {
-		t.Errorf("%v; a pod that ended long ago has %+v", err, fill())
-	}
-	r.summary.Pods = whole
+// TestMeterOfEndedPods: a pod of which nothing runs any more, but whose files are not removed yet, keeps its numbers.
+func TestMeterOfEndedPods(t *testing.T) {
+	r := newRig()
+	m := r.meter()
 	if err := m.Read(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	r.summary.Pods, r.now = nil, r.now.Add(goneLife-time.Second)
+	if err := m.Read(t.Context()); err != nil || filled(m).Used.Storage != 7 {
+		t.Errorf("%v; what a pod had that has just ended is forgotten: %+v", err, filled(m))
+	}
+	r.now = r.now.Add(time.Second)
+	if err := m.Read(t.Context()); err != nil || filled(m).Used.Storage != 0 {
+		t.Errorf("%v; a pod that ended long ago has %+v", err, filled(m))
+	}
+}
 
+// TestMeterWithoutRuntime: the last reading stands while it is fresh.
+func TestMeterWithoutRuntime(t *testing.T) {
+	r := newRig()
+	m := r.meter()
+	if err := m.Read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	r.err = errors.New("the runtime is away")
 	r.now = r.now.Add(staleAfter - time.Second)
 	if err := m.Read(t.Context()); err == nil {
 		t.Error("no error")
 	}
-	if p := fill(); p.Used.Storage != 7 {
+	if p := filled(m); p.Used.Storage != 7 {
 		t.Error("the last reading does not stand while it is fresh")
 	}
 	r.now = r.now.Add(2 * time.Second)
-	if p := fill(); p.Used.Storage != 0 || p.Volumes[0].Used != nil {
+	if p := filled(m); p.Used.Storage != 0 || p.Volumes[0].Used != nil {
 		t.Error("an old reading is told as if it were fresh")
 	}
+}
 
-	r.err, r.same = nil, true
+// TestDisks: how the disks of images and containers are told from the node's; what was known stays.
+func TestDisks(t *testing.T) {
+	r := newRig()
+	m := r.meter()
+	r.same = true
 	if err := m.Read(t.Context()); err != nil || m.Disks() != eviction.OneDisk {
 		t.Errorf("%v, disks %v", err, m.Disks())
 	}

@@ -90,15 +90,7 @@ func TestBuild(t *testing.T) {
 		configMaps: map[string]map[string]string{"cm": {"b": "2", "a": "1", "ref": "$(a)"}},
 		secrets:    map[string]map[string]string{"s": {"key": "hush", "bin": "\xff", "nul": "x\x00y"}},
 	}
-	for _, c := range []struct {
-		name    string
-		from    []corev1.EnvFromSource
-		env     []corev1.EnvVar
-		links   bool
-		extra   []*corev1.Service
-		want    string // the variables before the master service's, one per line
-		wantErr string
-	}{
+	for _, c := range []built{
 		{name: "literals keep their order and refer backwards only",
 			env:  []corev1.EnvVar{{Name: "Z", Value: "$(A)"}, {Name: "A", Value: "1"}, {Name: "B", Value: "$(A)-$(Z)-$$(A)"}},
 			want: "Z=$(A)\nA=1\nB=1-$(A)-$(A)"},
@@ -163,35 +155,48 @@ func TestBuild(t *testing.T) {
 		{name: "no links, no services but the master",
 			extra: []*corev1.Service{service("shop", "db", "10.0.0.9", corev1.ServicePort{Port: 5432})}, want: ""},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			b := Builder{Objects: objects, Services: inNamespace(append(c.extra, master)...)}
-			got, err := b.Build(context.Background(), aPod(c.links), &corev1.Container{Name: "c", EnvFrom: c.from, Env: c.env},
-				Facts{PodIPs: []string{"10.1.0.7", "fd00::7"}, HostIPs: []string{"192.0.2.1"}})
-			if c.wantErr != "" {
-				if err == nil || !strings.Contains(err.Error(), c.wantErr) {
-					t.Fatalf("error %v, want %q", err, c.wantErr)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			var lines []string
-			masters := 0
-			for _, v := range got {
-				if strings.HasPrefix(v.Key, "KUBERNETES_") {
-					masters++
-					continue
-				}
-				lines = append(lines, v.Key+"="+string(v.Value))
-			}
-			if text := strings.Join(lines, "\n"); text != c.want {
-				t.Errorf("got\n%s\nwant\n%s", text, c.want)
-			}
-			if masters != 8 {
-				t.Errorf("%d variables of the master service, want 8 (HOST, PORT, PORT_HTTPS, and the link family of 5)", masters)
-			}
-		})
+		t.Run(c.name, func(t *testing.T) { c.check(t, objects) })
+	}
+}
+
+// built is an environment and what it declares, or why it cannot be built.
+type built struct {
+	name    string
+	from    []corev1.EnvFromSource
+	env     []corev1.EnvVar
+	links   bool
+	extra   []*corev1.Service
+	want    string // the variables before the master service's, one per line
+	wantErr string
+}
+
+func (c built) check(t *testing.T, objects shelf) {
+	b := Builder{Objects: objects, Services: inNamespace(append(c.extra, master)...)}
+	got, err := b.Build(context.Background(), aPod(c.links), &corev1.Container{Name: "c", EnvFrom: c.from, Env: c.env},
+		Facts{PodIPs: []string{"10.1.0.7", "fd00::7"}, HostIPs: []string{"192.0.2.1"}})
+	if c.wantErr != "" {
+		if err == nil || !strings.Contains(err.Error(), c.wantErr) {
+			t.Fatalf("error %v, want %q", err, c.wantErr)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	masters := 0
+	for _, v := range got {
+		if strings.HasPrefix(v.Key, "KUBERNETES_") {
+			masters++
+			continue
+		}
+		lines = append(lines, v.Key+"="+string(v.Value))
+	}
+	if text := strings.Join(lines, "\n"); text != c.want {
+		t.Errorf("got\n%s\nwant\n%s", text, c.want)
+	}
+	if masters != 8 {
+		t.Errorf("%d variables of the master service, want 8 (HOST, PORT, PORT_HTTPS, and the link family of 5)", masters)
 	}
 }
 

@@ -57,39 +57,7 @@ func portOfURL(t *testing.T, address string) int {
 
 func TestHTTP(t *testing.T) {
 	release := make(chan struct{})
-	handler := http.NewServeMux()
-	handler.HandleFunc("/code/{code}", func(w http.ResponseWriter, r *http.Request) {
-		if r.PathValue("code") == "500" {
-			w.WriteHeader(500)
-			fmt.Fprint(w, "a secret")
-		}
-	})
-	handler.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
-		if r.Host != "example.com" || r.Header.Get("X-A") != "1" || r.Header.Get("User-Agent") != "kube-probe/1.36" ||
-			r.URL.RawQuery != "q=1" {
-			w.WriteHeader(400)
-		}
-	})
-	handler.HandleFunc("/here", func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, "/code/200",
-			http.StatusFound)
-	})
-	handler.HandleFunc("/away", func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
-	})
-	handler.HandleFunc("/slow", func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case <-release:
-		case <-r.Context().Done():
-		}
-	})
-	handler.HandleFunc("/big", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, strings.Repeat("x", 1<<20)) })
-	handler.HandleFunc("/headers/{kib}", func(w http.ResponseWriter, r *http.Request) {
-		kib, _ := strconv.Atoi(r.PathValue("kib"))
-		for n := range kib {
-			w.Header().Add("X-Long-"+strconv.Itoa(n), strings.Repeat("x", 1<<10))
-		}
-	})
+	handler := probedHandler(release)
 	plain := httptest.NewServer(handler)
 	defer plain.Close()
 	secure := httptest.NewTLSServer(handler)
@@ -133,6 +101,43 @@ func TestHTTP(t *testing.T) {
 			t.Errorf("the body is repeated: %q", a.output)
 		}
 	}
+}
+
+// probedHandler answers probes; those of /slow when release is closed.
+func probedHandler(release <-chan struct{}) http.Handler {
+	handler := http.NewServeMux()
+	handler.HandleFunc("/code/{code}", func(w http.ResponseWriter, r *http.Request) {
+		if r.PathValue("code") == "500" {
+			w.WriteHeader(500)
+			fmt.Fprint(w, "a secret")
+		}
+	})
+	handler.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
+		if r.Host != "example.com" || r.Header.Get("X-A") != "1" || r.Header.Get("User-Agent") != "kube-probe/1.36" ||
+			r.URL.RawQuery != "q=1" {
+			w.WriteHeader(400)
+		}
+	})
+	handler.HandleFunc("/here", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "/code/200", http.StatusFound)
+	})
+	handler.HandleFunc("/away", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
+	})
+	handler.HandleFunc("/slow", func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	})
+	handler.HandleFunc("/big", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, strings.Repeat("x", 1<<20)) })
+	handler.HandleFunc("/headers/{kib}", func(w http.ResponseWriter, r *http.Request) {
+		kib, _ := strconv.Atoi(r.PathValue("kib"))
+		for n := range kib {
+			w.Header().Add("X-Long-"+strconv.Itoa(n), strings.Repeat("x", 1<<10))
+		}
+	})
+	return handler
 }
 
 func TestTCP(t *testing.T) {

@@ -82,20 +82,10 @@ func TestClaims(t *testing.T) {
 	host := t.TempDir()
 	local := t.TempDir()
 	outside := filepath.Join(t.TempDir(), "outside")
-	for _, file := range []string{outside, filepath.Join(local, "data"), filepath.Join(local, "sub")} {
-		var err error
-		if filepath.Base(file) == "sub" {
-			err = os.Mkdir(file, 0o700)
-		} else {
-			err = os.WriteFile(file, nil, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Symlink(outside, filepath.Join(local, "link")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(outside, nil, 0o600))
+	must(t, os.WriteFile(filepath.Join(local, "data"), nil, 0o600))
+	must(t, os.Mkdir(filepath.Join(local, "sub"), 0o700))
+	must(t, os.Symlink(outside, filepath.Join(local, "link")))
 	r.bind("host", corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: host}})
 	_, v := r.bind("local", corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: local}})
 	v.Spec.NodeAffinity = onNode("here")
@@ -132,27 +122,36 @@ func TestClaims(t *testing.T) {
 	if mounts[0].HostPath != host || !mounts[0].Readonly || mounts[1].HostPath != local || mounts[1].Readonly {
 		t.Errorf("mounts %v", mounts)
 	}
-	for path, want := range map[string]struct {
-		gid  uint32
-		mode os.FileMode
-	}{
-		local: {4711, os.ModeDir | os.ModeSetgid | 0o770}, filepath.Join(local, "data"): {4711, 0o660},
-		filepath.Join(local, "sub"): {4711, os.ModeDir | os.ModeSetgid | 0o770}, outside: {0, 0o600}, host: {0, os.ModeDir},
-	} {
-		st, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if gid := st.Sys().(*syscall.Stat_t).Gid; gid != want.gid || st.Mode()&want.mode != want.mode {
-			t.Errorf("%s: group %d, mode %v, want %d, %v", path, gid, st.Mode(), want.gid, want.mode)
-		}
-	}
+	expectGroups(t, map[string]groupOfFile{
+		local:                        {4711, os.ModeDir | os.ModeSetgid | 0o770},
+		filepath.Join(local, "data"): {4711, 0o660},
+		filepath.Join(local, "sub"):  {4711, os.ModeDir | os.ModeSetgid | 0o770},
+		outside:                      {0, 0o600},
+		host:                         {0, os.ModeDir},
+	})
 	r.tearDownClean("u1")
 	if left := r.Usage.Of("u1"); left != nil {
 		t.Errorf("the removed pod has numbers: %v", left)
 	}
 	if _, err := os.Stat(filepath.Join(local, "data")); err != nil {
 		t.Errorf("the volume's content went with the pod: %v", err)
+	}
+}
+
+// groupOfFile is a file's group, and bits that its mode must have.
+type groupOfFile struct {
+	gid  uint32
+	mode os.FileMode
+}
+
+func expectGroups(t *testing.T, files map[string]groupOfFile) {
+	t.Helper()
+	for path, want := range files {
+		st, err := os.Stat(path)
+		must(t, err)
+		if gid := st.Sys().(*syscall.Stat_t).Gid; gid != want.gid || st.Mode()&want.mode != want.mode {
+			t.Errorf("%s: group %d, mode %v, want %d, %v", path, gid, st.Mode(), want.gid, want.mode)
+		}
 	}
 }
 

@@ -72,14 +72,7 @@ func TestHostileNames(t *testing.T) {
 	needRoot(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 0))
-	word := func() string {
-		var b strings.Builder
-		for range 1 + rnd.IntN(3) {
-			b.WriteString(hostileWords[rnd.IntN(len(hostileWords))])
-		}
-		return b.String()
-	}
+	names := hostileNames{rand.New(rand.NewPCG(seed, 0))}
 	r := newRig(t)
 	out := newOutside(t, filepath.Join(filepath.Dir(r.root), "outside"))
 	r.putEveryKind(1)
@@ -88,38 +81,9 @@ func TestHostileNames(t *testing.T) {
 	r.mustSetUp(neighbour)
 	made := 0
 	for range 600 {
-		one := func(good string) string {
-			if rnd.IntN(4) > 0 {
-				return good
-			}
-			return word()
-		}
-		name := one("v")
-		pod := podWith(one("u1"), volumeOf(name, corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-			LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}, Items: []corev1.KeyToPath{{Key: "k",
-				Path: one("p")}}}}),
-			volumeOf(one("e"), corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}))
-		if rnd.IntN(3) == 0 {
-			pod.Spec.Volumes[0] = volumeOf(name,
-				withToken(one("t")))
-		}
-		for _, v := range everyKind("").Spec.Volumes { // of the same name in each directory of kinds
-			if rnd.IntN(4) == 0 {
-				v.Name = one("v")
-				pod.Spec.Volumes[1] = v
-			}
-		}
-		c := &pod.Spec.Containers[0]
-		c.Name = one("c")
-		for i := range c.VolumeMounts {
-			c.VolumeMounts[i].MountPath = word()
-			c.VolumeMounts[i].Name = pod.Spec.Volumes[i].Name
-			if rnd.IntN(2) == 0 {
-				c.VolumeMounts[i].SubPath = word()
-			}
-		}
+		pod := names.pod()
 		if r.SetUp(context.Background(), pod) == nil {
-			if _, err := r.Mounts(pod, c, ContainerFacts{PodIPs: []string{"10.0.0.1"}}); err == nil {
+			if _, err := r.Mounts(pod, &pod.Spec.Containers[0], ContainerFacts{PodIPs: []string{"10.0.0.1"}}); err == nil {
 				made++
 			}
 		}
@@ -148,15 +112,58 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
+// hostileNames generates pods some of whose names lead out of their directories.
+type hostileNames struct{ *rand.Rand }
+
+func (n hostileNames) word() string {
+	var b strings.Builder
+	for range 1 + n.IntN(3) {
+		b.WriteString(hostileWords[n.IntN(len(hostileWords))])
+	}
+	return b.String()
+}
+
+// one returns a good name, or a word in one of four cases.
+func (n hostileNames) one(good string) string {
+	if n.IntN(4) > 0 {
+		return good
+	}
+	return n.word()
+}
+
+func (n hostileNames) pod() *corev1.Pod {
+	name := n.one("v")
+	pod := podWith(n.one("u1"),
+		volumeOf(name, corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: "cm"},
+			Items:                []corev1.KeyToPath{{Key: "k", Path: n.one("p")}},
+		}}),
+		volumeOf(n.one("e"), corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}))
+	if n.IntN(3) == 0 {
+		pod.Spec.Volumes[0] = volumeOf(name, withToken(n.one("t")))
+	}
+	for _, v := range everyKind("").Spec.Volumes { // of the same name in each directory of kinds
+		if n.IntN(4) == 0 {
+			v.Name = n.one("v")
+			pod.Spec.Volumes[1] = v
+		}
+	}
+	c := &pod.Spec.Containers[0]
+	c.Name = n.one("c")
+	for i := range c.VolumeMounts {
+		c.VolumeMounts[i].MountPath = n.word()
+		c.VolumeMounts[i].Name = pod.Spec.Volumes[i].Name
+		if n.IntN(2) == 0 {
+			c.VolumeMounts[i].SubPath = n.word()
+		}
+	}
+	return pod
+}
+
 func TestSubPath(t *testing.T) {
 	r := newRig(t)
 	out := newOutside(t, filepath.Join(filepath.Dir(r.root), "outside"))
-	group := int64(4242)
-	r.put("configmap/cm", configMap("cm", map[string]string{"k": "v1"}))
-	pod := podWith("u1", volumeOf("e", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}),
-		volumeOf("cm", fromConfigMap("cm")))
-	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
-	r.mustSetUp(pod)
+	pod := r.withSubPaths()
 	empty, _ := r.VolumePath(pod, "e")
 	must(t, os.MkdirAll(filepath.Join(empty, "dir/sub"), 0o755))
 	must(t, os.WriteFile(filepath.Join(empty, "dir/f"), []byte("f"), 0o644))
@@ -166,20 +173,24 @@ func TestSubPath(t *testing.T) {
 	must(t, os.Symlink("loop", filepath.Join(empty, "loop")))
 	must(t, unix.Mkfifo(filepath.Join(empty, "fifo"), 0o600))
 	for _, c := range []struct{ volume, sub, expr, want, wantErr string }{
-		{volume: "e", sub: "dir", want: "dir"}, {volume: "e", sub: "dir/f", want: "f"}, {volume: "e", sub: "inward/sub",
-			want: "dir"},
-		{volume: "e", sub: "./dir//sub/", want: "dir"}, {volume: "e", sub: "fifo", want: "fifo"},
-		{volume: "e", sub: "new/deep/er", want: "dir"}, {volume: "e", sub: "inward/made", want: "dir"},
-		{volume: "e", expr: "pods/$(NAME)", want: "dir"}, {volume: "e", expr: "$(NONE)", wantErr: "missing value for NONE"},
+		{volume: "e", sub: "dir", want: "dir"},
+		{volume: "e", sub: "dir/f", want: "f"},
+		{volume: "e", sub: "inward/sub", want: "dir"},
+		{volume: "e", sub: "./dir//sub/", want: "dir"},
+		{volume: "e", sub: "fifo", want: "fifo"},
+		{volume: "e", sub: "new/deep/er", want: "dir"},
+		{volume: "e", sub: "inward/made", want: "dir"},
+		{volume: "e", expr: "pods/$(NAME)", want: "dir"},
+		{volume: "e", expr: "$(NONE)", wantErr: "missing value for NONE"},
 		{volume: "cm", sub: "k", want: "v1"},
-		{volume: "e", sub: "absolute", wantErr: "leads out of its volume"}, {volume: "e", sub: "absolute/etc/passwd",
-			wantErr: "leads out of its volume"},
-		{volume: "e", sub: "upward", wantErr: "leads out of its volume"}, {volume: "e", sub: "absolute/new",
-			wantErr: "leads out of its volume"},
-		{volume: "e", sub: "loop", wantErr: "leads out of its volume"}, {volume: "e", sub: "dir/f/x",
-			wantErr: "not a directory"},
-		{volume: "e", sub: "../e", wantErr: "must not contain '..'"}, {volume: "e", sub: "/etc",
-			wantErr: "must not be an absolute path"},
+		{volume: "e", sub: "absolute", wantErr: "leads out of its volume"},
+		{volume: "e", sub: "absolute/etc/passwd", wantErr: "leads out of its volume"},
+		{volume: "e", sub: "upward", wantErr: "leads out of its volume"},
+		{volume: "e", sub: "absolute/new", wantErr: "leads out of its volume"},
+		{volume: "e", sub: "loop", wantErr: "leads out of its volume"},
+		{volume: "e", sub: "dir/f/x", wantErr: "not a directory"},
+		{volume: "e", sub: "../e", wantErr: "must not contain '..'"},
+		{volume: "e", sub: "/etc", wantErr: "must not be an absolute path"},
 	} {
 		container := corev1.Container{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: c.volume, MountPath: "/m",
 			SubPath: c.sub, SubPathExpr: c.expr}}}
@@ -199,43 +210,68 @@ func TestSubPath(t *testing.T) {
 		if want := filepath.Join(r.root, "pods/u1/volume-subpaths", c.volume, "c/0"); host != want {
 			t.Errorf("%+v: host path %s, want %s", c, host, want)
 		}
-		st, err := os.Stat(host)
-		must(t, err)
-		got := "dir"
-		switch {
-		case st.Mode()&fs.ModeNamedPipe != 0:
-			got = "fifo"
-		case !st.IsDir():
-			text, err := os.ReadFile(host)
-			must(t, err)
-			got = string(text)
-		}
-		if got != c.want {
+		if got := kindAt(t, host); got != c.want {
 			t.Errorf("%+v: %s", c, got)
 		}
 	}
 	if st, err := os.Stat(filepath.Join(empty, "new/deep/er")); err != nil || st.Mode() != fs.ModeDir|fs.ModeSetgid|0o777 {
 		t.Errorf("made subPath: %v %v, want the volume's own mode", st.Mode(), err)
 	}
-	// A changed ConfigMap is another file: the next container gets it, mounted over the old one.
-	r.put("configmap/cm", configMap("cm", map[string]string{"k": "v2"}))
-	r.refresh("u1")
+	out.check(t, "subPaths")
+	r.tearDownClean("u1")
+	out.check(t, "tear-down")
+}
+
+// withSubPaths sets up a pod with an empty directory e and a volume cm with the key k.
+func (r *rig) withSubPaths() *corev1.Pod {
+	group := int64(4242)
+	r.put("configmap/cm", configMap("cm", map[string]string{"k": "v1"}))
+	pod := podWith("u1", volumeOf("e", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}),
+		volumeOf("cm", fromConfigMap("cm")))
+	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
+	r.mustSetUp(pod)
+	return pod
+}
+
+// kindAt returns dir, fifo, or the content of a file.
+func kindAt(t *testing.T, path string) string {
+	st, err := os.Stat(path)
+	must(t, err)
+	switch {
+	case st.Mode()&fs.ModeNamedPipe != 0:
+		return "fifo"
+	case st.IsDir():
+		return "dir"
+	}
+	text, err := os.ReadFile(path)
+	must(t, err)
+	return string(text)
+}
+
+// TestChangedSubPath: a changed ConfigMap is another file. The next container gets it, mounted over the old one.
+func TestChangedSubPath(t *testing.T) {
+	r := newRig(t)
+	pod := r.withSubPaths()
 	container := corev1.Container{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "cm", MountPath: "/m",
 		SubPath: "k"}}}
-	for range 3 {
+	mounts := func(want string) {
 		if _, err := r.Mounts(pod, &container, ContainerFacts{}); err != nil {
 			t.Fatal(err)
 		}
+		if got := r.read("pods/u1/volume-subpaths/cm/c/0"); got != want {
+			t.Errorf("a container sees %q, want %q", got, want)
+		}
 	}
-	if got := r.read("pods/u1/volume-subpaths/cm/c/0"); got != "v2" {
-		t.Errorf("after the change: %q", got)
+	mounts("v1")
+	r.put("configmap/cm", configMap("cm", map[string]string{"k": "v2"}))
+	r.refresh("u1")
+	for range 3 {
+		mounts("v2")
 	}
 	if points, _ := mount.Below(filepath.Join(r.root, "pods/u1/volume-subpaths/cm")); len(points) != 1 {
 		t.Errorf("mounted %v, want one", points)
 	}
-	out.check(t, "subPaths")
 	r.tearDownClean("u1")
-	out.check(t, "tear-down")
 }
 
 // A container that exchanges a directory for a link out of the volume, as fast as it can, never gets the link's target.

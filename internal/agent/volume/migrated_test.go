@@ -13,21 +13,27 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/csivolume"
 )
 
-// TestMigrated: each kind that was migrated to CSI drivers is one of a driver, inline and behind a claim. One of them
-// is mounted in both ways, by a driver of the name that upstream's has.
+// awsID and otherAWSID are handles of volumes of kind awsElasticBlockStore.
+const (
+	awsID      = "aws://eu-central-1a/vol-0123"
+	otherAWSID = "aws://eu-central-1a/vol-0456"
+)
+
+// TestMigrated: each kind that was migrated to CSI drivers is one of a driver, inline and behind a claim.
 func TestMigrated(t *testing.T) {
-	const id, other = "aws://eu-central-1a/vol-0123", "aws://eu-central-1a/vol-0456"
 	namespace := "default"
-	kinds := map[string]struct {
+	for kind, c := range map[string]struct {
 		driver     string
 		inline     corev1.VolumeSource
 		persistent corev1.PersistentVolumeSource
 	}{
 		"awsElasticBlockStore": {
 			driver: "ebs.csi.aws.com",
-			inline: corev1.VolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: other}},
+			inline: corev1.VolumeSource{
+				AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: otherAWSID},
+			},
 			persistent: corev1.PersistentVolumeSource{
-				AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: id},
+				AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: awsID},
 			},
 		},
 		"azureDisk": {
@@ -72,8 +78,7 @@ func TestMigrated(t *testing.T) {
 				VsphereVolume: &corev1.VsphereVirtualDiskVolumeSource{VolumePath: "[d] v.vmdk"},
 			},
 		},
-	}
-	for kind, c := range kinds {
+	} {
 		inline := volumeOf("v", c.inline)
 		translated, err := csiTranslator.TranslateInTreeInlineVolumeToCSI(klog.Background(), &inline, "default")
 		if err != nil {
@@ -89,11 +94,17 @@ func TestMigrated(t *testing.T) {
 			t.Errorf("%s, behind a claim: %+v, %v, %v", kind, out, moved, err)
 		}
 	}
+}
 
-	aws := kinds["awsElasticBlockStore"]
-	r := newCSIRigOf(t, aws.driver)
-	r.bind("data", aws.persistent)
-	pod := podWith("u1", claimVolume("claimed", "data"), volumeOf("inline", aws.inline))
+// TestMigratedIsMounted mounts a volume of a migrated kind in both ways, by a driver of the name that upstream's has.
+func TestMigratedIsMounted(t *testing.T) {
+	r := newCSIRigOf(t, "ebs.csi.aws.com")
+	r.bind("data", corev1.PersistentVolumeSource{
+		AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: awsID},
+	})
+	pod := podWith("u1", claimVolume("claimed", "data"), volumeOf("inline", corev1.VolumeSource{
+		AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: otherAWSID},
+	}))
 	pod.Namespace = "default"
 	if err := r.again(func() error { return r.SetUp(t.Context(), pod) }); err != nil {
 		t.Fatal(err)

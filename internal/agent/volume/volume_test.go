@@ -95,14 +95,7 @@ func TestContent(t *testing.T) {
 	user := int64(1001)
 	mode400, mode440 := int32(0o400), int32(0o440)
 	local := func(name string) corev1.LocalObjectReference { return corev1.LocalObjectReference{Name: name} }
-	for _, c := range []struct {
-		name    string
-		source  corev1.VolumeSource
-		group   *int64
-		user    *int64
-		want    string // path mode gid content, one per line, sorted
-		wantErr string
-	}{
+	for _, c := range []content{
 		{name: "configMap",
 			source: fromConfigMap("cm"),
 			want:   "a 644 0:0 1\nbin 644 0:0 \xff\n"},
@@ -162,34 +155,46 @@ func TestContent(t *testing.T) {
 				Items: []corev1.KeyToPath{{Key: "a", Path: "p"}, {Key: "a", Path: "p/q"}}}},
 			wantErr: "p is a file and cannot contain p/q"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t)
-			cm := configMap("cm", map[string]string{"a": "1"})
-			cm.BinaryData = map[string][]byte{"bin": {0xff}}
-			r.put("configmap/cm", cm)
-			r.put("secret/s", secret("s", map[string]string{"k": "hush"}))
-			pod := podWith("u1", volumeOf("v", c.source))
-			pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: c.group, RunAsUser: c.user}
-			err := r.SetUp(context.Background(), pod)
-			if c.wantErr != "" {
-				if err == nil || !strings.Contains(err.Error(), c.wantErr) {
-					t.Fatalf("error %v, want %q", err, c.wantErr)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			dir, err := r.VolumePath(pod, "v")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := listing(t, dir); got != c.want {
-				t.Errorf("got\n%swant\n%s", got, c.want)
-			}
-			r.tearDownClean(pod.UID)
-		})
+		t.Run(c.name, c.check)
 	}
+}
+
+// content is a volume with what it must contain, or why it cannot be set up.
+type content struct {
+	name    string
+	source  corev1.VolumeSource
+	group   *int64
+	user    *int64
+	want    string // path mode gid content, one per line, sorted
+	wantErr string
+}
+
+func (c content) check(t *testing.T) {
+	r := newRig(t)
+	cm := configMap("cm", map[string]string{"a": "1"})
+	cm.BinaryData = map[string][]byte{"bin": {0xff}}
+	r.put("configmap/cm", cm)
+	r.put("secret/s", secret("s", map[string]string{"k": "hush"}))
+	pod := podWith("u1", volumeOf("v", c.source))
+	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: c.group, RunAsUser: c.user}
+	err := r.SetUp(context.Background(), pod)
+	if c.wantErr != "" {
+		if err == nil || !strings.Contains(err.Error(), c.wantErr) {
+			t.Fatalf("error %v, want %q", err, c.wantErr)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := r.VolumePath(pod, "v")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := listing(t, dir); got != c.want {
+		t.Errorf("got\n%swant\n%s", got, c.want)
+	}
+	r.tearDownClean(pod.UID)
 }
 
 // listing returns what a program sees in a content volume: path, mode, owner and content. Tokens are shown as *.

@@ -144,16 +144,19 @@ func (s *space) ask(network, address string) string {
 	return string(answer[:n])
 }
 
-// TestWhosePort: a host port leads to the pod from everywhere. A port on which a process of the machine listens stays
-// with that process, whether it listened first or not, over the network and on the machine itself.
-func TestWhosePort(t *testing.T) {
+// bridge is the link of the pods: an ordinary one, since the table needs no more of a bridge.
+const bridge = "pods0"
+
+// machine is a host with a pod and a client on its network, each a network namespace.
+type machine struct{ host, pod, remote *space }
+
+func newMachine(t *testing.T) machine {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network namespaces")
 	}
 	host := newSpace(t)
 	pod := newSpace(t)
 	remote := newSpace(t)
-	const bridge = "pods0" // an ordinary link; the table needs no more of a bridge
 	join2(t, host, bridge, "10.85.0.1/16", pod, "eth0", "10.85.0.2/16")
 	join2(t, host, "net0", "192.0.2.1/24", remote, "net0", "192.0.2.2/24")
 	pod.ip(t, "route add default via 10.85.0.1")
@@ -169,91 +172,106 @@ func TestWhosePort(t *testing.T) {
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	open := func(owner string, ports ...Port) error {
-		return host.in(func() error { return Open(bridge, owner, ports) })
-	}
-	leads := func(protocol, hostIP string, number uint16) Port {
-		p := Port{Protocol: protocol, HostPort: number, Pod: netip.MustParseAddr("10.85.0.2"), PodPort: 80}
-		if hostIP != "" {
-			p.HostIP = netip.MustParseAddr(hostIP)
-		}
-		return p
-	}
-	keep := func() {
-		t.Helper()
-		if err := host.in(func() error { return UpdateListeners(bridge) }); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// want asks from the network, from the machine to its own address, and over its loopback.
-	want := func(when, network string, number int, fromNet, fromHost, overLoopback string) {
-		t.Helper()
-		for _, c := range []struct {
-			from          *space
-			what, at, who string
-		}{{remote, "the network", "192.0.2.1", fromNet}, {host, "the machine", "192.0.2.1", fromHost}, {host, "the loopback",
-			"127.0.0.1", overLoopback}} {
-			if who := c.from.ask(network, fmt.Sprintf("%s:%d", c.at, number)); who != c.who {
-				t.Errorf("%s: %s %d from %s is answered by %s, want %s", when, network, number, c.what, who, c.who)
-			}
-		}
-	}
-	pod.serve(t, "tcp4", "0.0.0.0:80", "pod")
-	pod.serve(t, "udp", "0.0.0.0:80", "pod")
+	return machine{host: host, pod: pod, remote: remote}
+}
 
-	if err := open("a", leads("tcp", "", 8080), leads("udp", "", 8080)); err != nil {
+func (m machine) open(owner string, ports ...Port) error {
+	return m.host.in(func() error { return Open(bridge, owner, ports) })
+}
+
+// leads returns a port that leads to port 80 of the pod.
+func leads(protocol, hostIP string, number uint16) Port {
+	p := Port{Protocol: protocol, HostPort: number, Pod: netip.MustParseAddr("10.85.0.2"), PodPort: 80}
+	if hostIP != "" {
+		p.HostIP = netip.MustParseAddr(hostIP)
+	}
+	return p
+}
+
+func (m machine) keep(t *testing.T) {
+	t.Helper()
+	if err := m.host.in(func() error { return UpdateListeners(bridge) }); err != nil {
 		t.Fatal(err)
 	}
-	want("a free port", "tcp", 8080, "pod", "pod", "pod")
-	want("a free port", "udp", 8080, "pod", "pod", "pod")
+}
+
+// want asks from the network, from the machine to its own address, and over its loopback.
+func (m machine) want(t *testing.T, when, network string, number int, fromNet, fromHost, overLoopback string) {
+	t.Helper()
+	for _, c := range []struct {
+		from          *space
+		what, at, who string
+	}{
+		{m.remote, "the network", "192.0.2.1", fromNet},
+		{m.host, "the machine", "192.0.2.1", fromHost},
+		{m.host, "the loopback", "127.0.0.1", overLoopback},
+	} {
+		if who := c.from.ask(network, fmt.Sprintf("%s:%d", c.at, number)); who != c.who {
+			t.Errorf("%s: %s %d from %s is answered by %s, want %s", when, network, number, c.what, who, c.who)
+		}
+	}
+}
+
+// TestWhosePort: a host port leads to the pod from everywhere. A port on which a process of the machine listens stays
+// with that process, whether it listened first or not, over the network and on the machine itself.
+func TestWhosePort(t *testing.T) {
+	m := newMachine(t)
+	m.pod.serve(t, "tcp4", "0.0.0.0:80", "pod")
+	m.pod.serve(t, "udp", "0.0.0.0:80", "pod")
+
+	if err := m.open("a", leads("tcp", "", 8080), leads("udp", "", 8080)); err != nil {
+		t.Fatal(err)
+	}
+	m.want(t, "a free port", "tcp", 8080, "pod", "pod", "pod")
+	m.want(t, "a free port", "udp", 8080, "pod", "pod", "pod")
 
 	// A listener on all IPv4 addresses, or on all IPv6 addresses, has the whole port.
-	host.serve(t, "tcp4", "0.0.0.0:6443", "host")
-	host.serve(t, "tcp", "[::]:6444", "host")
-	host.serve(t, "udp", "0.0.0.0:53", "host")
+	m.host.serve(t, "tcp4", "0.0.0.0:6443", "host")
+	m.host.serve(t, "tcp", "[::]:6444", "host")
+	m.host.serve(t, "udp", "0.0.0.0:53", "host")
 	for _, p := range []Port{leads("tcp", "", 6443), leads("tcp", "127.0.0.1", 6443), leads("tcp", "", 6444),
 		leads("udp", "", 53)} {
-		if err := open("b", leads("tcp", "", 9999), p); !errors.Is(err, ErrTaken) {
+		if err := m.open("b", leads("tcp", "", 9999), p); !errors.Is(err, ErrTaken) {
 			t.Errorf("%v was opened: %v", p, err)
 		}
 	}
-	want("a port refused", "tcp", 6443, "host", "host", "host")
-	want("opened together with one refused", "tcp", 9999, "nobody", "nobody", "nobody")
-	if err := open("c", leads("tcp", "", 53)); err != nil {
+	m.want(t, "a port refused", "tcp", 6443, "host", "host", "host")
+	m.want(t, "opened together with one refused", "tcp", 9999, "nobody", "nobody", "nobody")
+	if err := m.open("c", leads("tcp", "", 53)); err != nil {
 		t.Errorf("another protocol's listener takes the port: %v", err)
 	}
 
 	// A listener on one address keeps it; the pod gets the others.
-	host.serve(t, "tcp4", "127.0.0.1:2379", "host")
-	if err := open("d", leads("tcp", "127.0.0.1", 2379)); !errors.Is(err, ErrTaken) {
+	m.host.serve(t, "tcp4", "127.0.0.1:2379", "host")
+	if err := m.open("d", leads("tcp", "127.0.0.1", 2379)); !errors.Is(err, ErrTaken) {
 		t.Errorf("the listener's own address was opened: %v", err)
 	}
-	if err := open("d", leads("tcp", "", 2379)); err != nil {
+	if err := m.open("d", leads("tcp", "", 2379)); err != nil {
 		t.Fatal(err)
 	}
-	want("a port shared by address", "tcp", 2379, "pod", "pod", "host")
+	m.want(t, "a port shared by address", "tcp", 2379, "pod", "pod", "host")
 
 	// A listener that starts later gets the port: at once for clients over the network, and for the machine itself after
 	// the next UpdateListeners.
-	late := host.serve(t, "tcp4", "0.0.0.0:8080", "host")
-	if who := remote.ask("tcp", "192.0.2.1:8080"); who != "host" {
+	late := m.host.serve(t, "tcp4", "0.0.0.0:8080", "host")
+	if who := m.remote.ask("tcp", "192.0.2.1:8080"); who != "host" {
 		t.Errorf("a later listener's client from the network reaches %s", who)
 	}
-	keep()
-	keep()
-	want("a later listener", "tcp", 8080, "host", "host", "host")
-	want("a later listener of another protocol", "udp", 8080, "pod", "pod", "pod")
+	m.keep(t)
+	m.keep(t)
+	m.want(t, "a later listener", "tcp", 8080, "host", "host", "host")
+	m.want(t, "a later listener of another protocol", "udp", 8080, "pod", "pod", "pod")
 	late.Close()
-	keep()
-	want("a listener that went", "tcp", 8080, "pod", "pod", "pod")
+	m.keep(t)
+	m.want(t, "a listener that went", "tcp", 8080, "pod", "pod", "pod")
 
 	for _, owner := range []string{"a", "c", "d"} {
-		if err := host.in(func() error { return Close(bridge, owner) }); err != nil {
+		if err := m.host.in(func() error { return Close(bridge, owner) }); err != nil {
 			t.Error(err)
 		}
 	}
-	keep()
-	err = host.in(func() error {
+	m.keep(t)
+	err := m.host.in(func() error {
 		got, err := count(bridge)
 		if got != "api-host 0, api-pods 0, guard 1, hostports 0, listeners 0, output 2, postrouting 3, prerouting 3" {
 			t.Errorf("after the last pod: %s", got)

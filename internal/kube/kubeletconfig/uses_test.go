@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -35,65 +36,7 @@ func TestHonouredFieldsAreUsed(t *testing.T) {
 			t.Errorf("readers: %v", err)
 		}
 	}
-	used := map[string]bool{}
-	tested := map[string]bool{}
-	inHere := map[string]map[string]bool{}
-	for _, dir := range []string{"cmd", "internal", "test"} {
-		err := filepath.WalkDir(filepath.Join("..", "..", "..", dir), func(path string, d fs.DirEntry, err error) error {
-			if err != nil || !strings.HasSuffix(path, ".go") {
-				return err
-			}
-			if slices.Contains(otherKinds, filepath.Base(filepath.Dir(path))) {
-				return nil
-			}
-			own := filepath.Base(filepath.Dir(path)) == "kubeletconfig"
-			test := strings.HasSuffix(path, "_test.go")
-			if d.Name() == "uses_test.go" {
-				return nil
-			}
-			file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-			if err != nil {
-				return err
-			}
-			words := used
-			switch {
-			case test:
-				words = tested
-			case own && !readers[d.Name()]:
-				for _, decl := range file.Decls {
-					if f, ok := decl.(*ast.FuncDecl); ok {
-						inHere[f.Name.Name] = selectors(f)
-					}
-				}
-				return nil
-			}
-			ast.Inspect(file, func(n ast.Node) bool {
-				switch n := n.(type) {
-				case *ast.SelectorExpr:
-					words[n.Sel.Name] = true
-				case *ast.KeyValueExpr:
-					if key, ok := n.Key.(*ast.Ident); ok && test {
-						words[key.Name] = true
-					}
-				case *ast.BasicLit:
-					if n.Kind == token.STRING && test {
-						text, _ := strconv.Unquote(n.Value)
-						for _, word := range strings.FieldsFunc(text, func(r rune) bool {
-							return !('a' <= r && r <= 'z' ||
-								'A' <= r && r <= 'Z' || '0' <= r && r <= '9')
-						}) {
-							words[word] = true
-						}
-					}
-				}
-				return true
-			})
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	w := readWords(t)
 	names := map[string]string{}
 	goNames("", reflect.TypeFor[kubeletconfigv1beta1.KubeletConfiguration](), names)
 	for _, f := range fields {
@@ -104,19 +47,90 @@ func TestHonouredFieldsAreUsed(t *testing.T) {
 		if !f.honoured {
 			continue
 		}
-		if !used[name] && !inHere[here[f.path]][name] {
+		if !w.used[name] && !w.inHere[here[f.path]][name] {
 			t.Errorf("%s is marked as honoured, and nothing reads it", f.path)
 		}
-		if json := f.path[strings.LastIndex(f.path, ".")+1:]; !tested[name] && !tested[json] {
+		if json := f.path[strings.LastIndex(f.path, ".")+1:]; !w.tested[name] && !w.tested[json] {
 			t.Errorf("%s is marked as honoured, and no test mentions it", f.path)
 		}
 	}
 }
 
-// selectors returns the names of the selector expressions in a function.
-func selectors(f *ast.FuncDecl) map[string]bool {
+// words are the names by which code mentions fields.
+type words struct {
+	used   map[string]bool            // by code outside of this package, and by readers
+	tested map[string]bool            // by tests, also in strings
+	inHere map[string]map[string]bool // by the other functions of this package, by function
+}
+
+func readWords(t *testing.T) words {
+	w := words{used: map[string]bool{}, tested: map[string]bool{}, inHere: map[string]map[string]bool{}}
+	for _, dir := range []string{"cmd", "internal", "test"} {
+		err := filepath.WalkDir(filepath.Join("..", "..", "..", dir), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || d.Name() == "uses_test.go" {
+				return err
+			}
+			if slices.Contains(otherKinds, filepath.Base(filepath.Dir(path))) {
+				return nil
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+			if err != nil {
+				return err
+			}
+			w.add(path, file)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+func (w words) add(path string, file *ast.File) {
+	own := filepath.Base(filepath.Dir(path)) == "kubeletconfig"
+	switch {
+	case strings.HasSuffix(path, "_test.go"):
+		addTested(w.tested, file)
+	case own && !readers[filepath.Base(path)]:
+		for _, decl := range file.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok {
+				w.inHere[f.Name.Name] = selectors(f)
+			}
+		}
+	default:
+		maps.Copy(w.used, selectors(file))
+	}
+}
+
+// addTested adds what a test selects, its keys of literals, and the words in its strings.
+func addTested(tested map[string]bool, file *ast.File) {
+	maps.Copy(tested, selectors(file))
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.KeyValueExpr:
+			if key, ok := n.Key.(*ast.Ident); ok {
+				tested[key.Name] = true
+			}
+		case *ast.BasicLit:
+			if n.Kind != token.STRING {
+				return true
+			}
+			text, _ := strconv.Unquote(n.Value)
+			for _, word := range strings.FieldsFunc(text, func(r rune) bool {
+				return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9')
+			}) {
+				tested[word] = true
+			}
+		}
+		return true
+	})
+}
+
+// selectors returns the names of the selector expressions below a node.
+func selectors(in ast.Node) map[string]bool {
 	names := map[string]bool{}
-	ast.Inspect(f, func(n ast.Node) bool {
+	ast.Inspect(in, func(n ast.Node) bool {
 		if s, ok := n.(*ast.SelectorExpr); ok {
 			names[s.Sel.Name] = true
 		}

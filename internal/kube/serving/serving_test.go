@@ -48,24 +48,10 @@ func TestServer(t *testing.T) {
 	}
 	port := l.Addr().(*net.TCPAddr).Port
 	l.Close()
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "things_total"}))
 	var ill atomic.Bool
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() {
-		ended <- Run(ctx, Options{BindAddress: "127.0.0.1", Port: port, API: api{}, Registry: registry,
-			Well: []Check{{"loop", func() error {
-				if ill.Load() {
-					return errors.New("the loop stands still")
-				}
-				return nil
-			}}}, Ready: []Check{{"lists", func() error { return nil }}}, AlwaysAllow: append(AlwaysAllowDefault, "/open/*"),
-			Handlers: map[string]http.Handler{"GET /open/here": http.HandlerFunc(func(w http.ResponseWriter,
-				_ *http.Request) {
-				fmt.Fprint(w, "hello")
-			})}})
-	}()
+	go func() { ended <- Run(ctx, testOptions(port, &ill)) }()
 	// its certificate is self-signed
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	ask := func(path, token string) (int, string) {
@@ -119,6 +105,29 @@ func TestServer(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// testOptions are those of a server whose check fails when it is ill.
+func testOptions(port int, ill *atomic.Bool) Options {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "things_total"}))
+	hello := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }
+	loop := func() error {
+		if ill.Load() {
+			return errors.New("the loop stands still")
+		}
+		return nil
+	}
+	return Options{
+		BindAddress: "127.0.0.1",
+		Port:        port,
+		API:         api{},
+		Registry:    registry,
+		Well:        []Check{{"loop", loop}},
+		Ready:       []Check{{"lists", func() error { return nil }}},
+		AlwaysAllow: append(AlwaysAllowDefault, "/open/*"),
+		Handlers:    map[string]http.Handler{"GET /open/here": http.HandlerFunc(hello)},
 	}
 }
 

@@ -150,6 +150,29 @@ var notTranslated = map[string]string{
 // TestSchedulerFillsEveryField: a field of the scheduler's pods and nodes that no translation sets would be a rule
 // without effect.
 func TestSchedulerFillsEveryField(t *testing.T) {
+	pending := podWithEverything()
+	bound := pending.DeepCopy()
+	bound.Spec.NodeName = "n"
+	a, b := reflect.ValueOf(SchedulerPod(pending)), reflect.ValueOf(SchedulerPod(bound))
+	for i := range a.NumField() {
+		name := a.Type().Field(i).Name
+		if why, elsewhere := notTranslated[name]; elsewhere != (a.Field(i).IsZero() && b.Field(i).IsZero()) {
+			t.Errorf("Pod.%s is %v, and %v when it is bound (elsewhere: %q)", name, a.Field(i), b.Field(i), why)
+		}
+	}
+	node := nodeWithEverything()
+	n := reflect.ValueOf(SchedulerNode(node))
+	node.Status.NodeInfo.KubeletVersion = "v1.36.3"
+	other := reflect.ValueOf(SchedulerNode(node))
+	for i := range n.NumField() {
+		if n.Field(i).IsZero() && other.Field(i).IsZero() {
+			t.Errorf("Node.%s is not translated, or this test's node has none", n.Type().Field(i).Name)
+		}
+	}
+}
+
+// podWithEverything returns a pod in which each field that the scheduler reads is set, except the name of its node.
+func podWithEverything() *corev1.Pod {
 	never := corev1.PreemptNever
 	controls := true
 	priority := int32(7)
@@ -159,7 +182,7 @@ func TestSchedulerFillsEveryField(t *testing.T) {
 	zone := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone",
 		Operator: corev1.NodeSelectorOpExists}}}
 	resources := corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")}
-	pending := &corev1.Pod{
+	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:         "d",
 			Name:              "p",
@@ -216,16 +239,11 @@ func TestSchedulerFillsEveryField(t *testing.T) {
 				Reason: corev1.PodReasonPreemptionByScheduler}},
 		},
 	}
-	bound := pending.DeepCopy()
-	bound.Spec.NodeName = "n"
-	a, b := reflect.ValueOf(SchedulerPod(pending)), reflect.ValueOf(SchedulerPod(bound))
-	for i := range a.NumField() {
-		name := a.Type().Field(i).Name
-		if why, elsewhere := notTranslated[name]; elsewhere != (a.Field(i).IsZero() && b.Field(i).IsZero()) {
-			t.Errorf("Pod.%s is %v, and %v when it is bound (elsewhere: %q)", name, a.Field(i), b.Field(i), why)
-		}
-	}
-	node := &corev1.Node{
+}
+
+// nodeWithEverything returns a node in which each field that the scheduler reads is set.
+func nodeWithEverything() *corev1.Node {
+	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "a"},
 			Annotations: map[string]string{AnnotationLacks: "volumes.csi"}},
 		Spec: corev1.NodeSpec{Unschedulable: true,
@@ -236,14 +254,6 @@ func TestSchedulerFillsEveryField(t *testing.T) {
 			DeclaredFeatures: []string{"f"},
 			NodeInfo:         corev1.NodeSystemInfo{KubeletVersion: "v1.36.3+plimsoll.0.9"},
 		},
-	}
-	n := reflect.ValueOf(SchedulerNode(node))
-	node.Status.NodeInfo.KubeletVersion = "v1.36.3"
-	other := reflect.ValueOf(SchedulerNode(node))
-	for i := range n.NumField() {
-		if n.Field(i).IsZero() && other.Field(i).IsZero() {
-			t.Errorf("Node.%s is not translated, or this test's node has none", n.Type().Field(i).Name)
-		}
 	}
 }
 

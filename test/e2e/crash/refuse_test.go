@@ -19,14 +19,19 @@ import (
 	"github.com/plimsoll-dev/plimsoll/test/freeport"
 )
 
-// TestRefusals starts instances with input that cannot work. Each is refused before anything is started, with what,
-// where, which value and what to do. Scripts rely on the exit code: 1 for a failure, 2 for wrong usage.
-func TestRefusals(t *testing.T) {
-	t.Parallel()
-	binary := rig.Binary(t)
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: an instance with containers is refused without it, before anything else")
-	}
+// refusals are files and directories that up must refuse.
+type refusals struct {
+	binary   string
+	dir      string
+	several  string // a file with several problems
+	foreign  string // a directory with a file of somebody else's
+	newer    string // a state directory of a newer release
+	nobodys  string // a directory of another user
+	full     string // a file system with too little room
+	readOnly string // a read-only file system
+}
+
+func newRefusals(t *testing.T, binary string) refusals {
 	dir := t.TempDir()
 	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // a directory that other users may not read
 		t.Fatal(err)
@@ -38,7 +43,6 @@ func TestRefusals(t *testing.T) {
 		}
 		return path
 	}
-	taken := strconv.Itoa(listen(t))
 	several := file("several.yaml",
 		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: -1\nfileCheckFrequency: soon\n"+
 			"noSuchField: 1\nevictionHard: {memory.available: lots}\n")
@@ -57,18 +61,32 @@ func TestRefusals(t *testing.T) {
 	if err := errors.Join(os.Mkdir(nobodys, 0o700), os.Chown(nobodys, nobody, nobody)); err != nil {
 		t.Fatal(err)
 	}
-	nobodysBinary := giveProgram(t, binary, nobodys)
 	full, readOnly := filepath.Join(dir, "full"), filepath.Join(dir, "readonly")
 	mountTmpfs(t, full, 0, "size=8m")
 	mountTmpfs(t, readOnly, unix.MS_RDONLY, "size=8m")
+	return refusals{
+		binary:   binary,
+		dir:      dir,
+		several:  several,
+		foreign:  foreign,
+		newer:    newer,
+		nobodys:  nobodys,
+		full:     full,
+		readOnly: readOnly,
+	}
+}
 
-	for n, c := range []struct {
-		what  string
-		flags []string
-		hide  []string // programs
-		exit  int
-		want  []string
-	}{
+// TestRefusals starts instances with input that cannot work. Each is refused before anything is started, with what,
+// where, which value and what to do. Scripts rely on the exit code: 1 for a failure, 2 for wrong usage.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	binary := rig.Binary(t)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: an instance with containers is refused without it, before anything else")
+	}
+	r := newRefusals(t, binary)
+	taken := strconv.Itoa(listen(t))
+	for n, c := range []refusal{
 		{"port in use", []string{"--apiserver-port", taken}, nil, 1, []string{"port " + taken, "crash.test",
 			"pid " + strconv.Itoa(os.Getpid()), "--apiserver-port"}},
 		{"agent's port in use", []string{"--agent-port", taken}, nil, 1, []string{"port " + taken,
@@ -77,60 +95,78 @@ func TestRefusals(t *testing.T) {
 			"apt-get install -y --no-install-recommends containerd"}},
 		{"no runc, no crun", nil, []string{"runc", "crun"}, 1, []string{"not on this machine: runc (or crun)",
 			"apt-get install -y --no-install-recommends runc"}},
-		{"several problems in a file", []string{"--agent-config", several}, nil, 2, []string{several, "maxPods",
+		{"several problems in a file", []string{"--agent-config", r.several}, nil, 2, []string{r.several, "maxPods",
 			"fileCheckFrequency", "noSuchField", "lots"}},
 		{"binary as configuration", []string{"--agent-config", "/bin/true"}, nil, 2, []string{"--agent-config", "/bin/true"}},
-		{"directory as configuration", []string{"--agent-config", dir}, nil, 2, []string{"--agent-config", dir}},
+		{"directory as configuration", []string{"--agent-config", r.dir}, nil, 2, []string{"--agent-config", r.dir}},
 		{"flags", []string{"--pod-cidr", "everything", "--hollow", "-1", "--node-ip", "here"}, nil, 2, []string{"--pod-cidr",
 			"everything", "--hollow", "--node-ip"}},
 		{"unknown add-on", []string{"--without", "dns"}, nil, 2, []string{`--without "dns"`, "kube-proxy"}},
 		{"unknown flag", []string{"--no-such-flag"}, nil, 2, []string{"--no-such-flag", "--help"}},
-		{"full state directory", []string{"--state-dir", filepath.Join(full, "s")}, nil, 1, []string{full, "MiB free",
+		{"full state directory", []string{"--state-dir", filepath.Join(r.full, "s")}, nil, 1, []string{r.full, "MiB free",
 			"--state-dir"}},
-		{"read-only state directory", []string{"--state-dir", filepath.Join(readOnly, "s")}, nil, 1,
-			[]string{readOnly, "read-only file system"}},
-		{"somebody's state directory", []string{"--state-dir", foreign}, nil, 1, []string{foreign, "letter", "--state-dir"}},
-		{"state of a newer release", []string{"--state-dir", newer}, nil, 1, []string{newer, "v1.99.0", "v1.36",
+		{"read-only state directory", []string{"--state-dir", filepath.Join(r.readOnly, "s")}, nil, 1,
+			[]string{r.readOnly, "read-only file system"}},
+		{"somebody's state directory", []string{"--state-dir", r.foreign}, nil, 1, []string{r.foreign, "letter",
 			"--state-dir"}},
-		{"file as state directory", []string{"--state-dir", several}, nil, 1, []string{several}},
+		{"state of a newer release", []string{"--state-dir", r.newer}, nil, 1, []string{r.newer, "v1.99.0", "v1.36",
+			"--state-dir"}},
+		{"file as state directory", []string{"--state-dir", r.several}, nil, 1, []string{r.several}},
 		{"runtime that is not there", []string{"--container-runtime-endpoint", "/no/such.sock", "--timeout", "5s"}, nil, 1,
 			[]string{"/no/such.sock"}},
 	} {
-		t.Run(c.what, func(t *testing.T) {
-			state := filepath.Join(dir, fmt.Sprint("s", n))
-			flags := append([]string{
-				"up", "--detach", "--instance", fmt.Sprintf("refuse%d-%d", os.Getpid(),
-					n), "--state-dir", state, "--apiserver-port", strconv.Itoa(freeport.ForTest(t)),
-				"--agent-port", strconv.Itoa(freeport.ForTest(t)), "--agent-health-port", "0", "--controller-manager-port", "0",
-				"--pod-cidr", "10.98.7.0/24",
-				"--without", "kube-proxy,coredns,metrics-server,csi",
-			}, c.flags...)
-			cmd := hiding(binary, flags, c.hide)
-			t.Cleanup(func() { // otherwise that is refused, too
-				_ = exec.Command(binary, "down", "--purge", "--instance", flags[3], "--state-dir", state).Run()
-			})
-			out, err := cmd.CombinedOutput()
-			if code := cmd.ProcessState.ExitCode(); code != c.exit {
-				t.Errorf("exit code %d, %v, want %d", code, err, c.exit)
-			}
-			for _, want := range c.want {
-				if !strings.Contains(string(out), want) {
-					t.Errorf("it does not say %q:\n%s", want, out)
-				}
-			}
-			leavesNothing(t, state)
-		})
+		t.Run(c.what, func(t *testing.T) { r.check(t, n, c) })
 	}
+	r.otherUsers(t)
+}
+
+// refusal is a call of up, and how it ends.
+type refusal struct {
+	what  string
+	flags []string
+	hide  []string // programs
+	exit  int
+	want  []string
+}
+
+func (r refusals) check(t *testing.T, n int, c refusal) {
+	state := filepath.Join(r.dir, fmt.Sprint("s", n))
+	flags := append([]string{
+		"up", "--detach", "--instance", fmt.Sprintf("refuse%d-%d", os.Getpid(), n), "--state-dir", state,
+		"--apiserver-port", strconv.Itoa(freeport.ForTest(t)), "--agent-port", strconv.Itoa(freeport.ForTest(t)),
+		"--agent-health-port", "0", "--controller-manager-port", "0",
+		"--pod-cidr", "10.98.7.0/24",
+		"--without", "kube-proxy,coredns,metrics-server,csi",
+	}, c.flags...)
+	cmd := hiding(r.binary, flags, c.hide)
+	t.Cleanup(func() { // otherwise that is refused, too
+		_ = exec.Command(r.binary, "down", "--purge", "--instance", flags[3], "--state-dir", state).Run()
+	})
+	out, err := cmd.CombinedOutput()
+	if code := cmd.ProcessState.ExitCode(); code != c.exit {
+		t.Errorf("exit code %d, %v, want %d", code, err, c.exit)
+	}
+	for _, want := range c.want {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("it does not say %q:\n%s", want, out)
+		}
+	}
+	leavesNothing(t, state)
+}
+
+// otherUsers: up says what another user may not do.
+func (r refusals) otherUsers(t *testing.T) {
+	program := giveProgram(t, r.binary, r.nobodys)
 	t.Run("state directory of another user", func(t *testing.T) {
 		cmd := exec.Command("setpriv", "--reuid", strconv.Itoa(nobody), "--regid", strconv.Itoa(nobody), "--clear-groups",
-			nobodysBinary, "up", "--detach", "--hollow", "1", "--state-dir", filepath.Join(foreign, "s"))
+			program, "up", "--detach", "--hollow", "1", "--state-dir", filepath.Join(r.foreign, "s"))
 		out, err := cmd.CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "permission denied") || !strings.Contains(string(out), foreign) {
+		if err == nil || !strings.Contains(string(out), "permission denied") || !strings.Contains(string(out), r.foreign) {
 			t.Errorf("%v:\n%s", err, out)
 		}
 	})
 	t.Run("nobody wants containers", func(t *testing.T) {
-		cmd := exec.Command(nobodysBinary, "up", "--detach", "--state-dir", filepath.Join(nobodys, "s"))
+		cmd := exec.Command(program, "up", "--detach", "--state-dir", filepath.Join(r.nobodys, "s"))
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 		out, err := cmd.CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "root") || !strings.Contains(string(out), "--hollow") {
