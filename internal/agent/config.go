@@ -24,11 +24,11 @@ func crashBackoffMax(c *kubeletconfigv1beta1.KubeletConfiguration) time.Duration
 
 // imageEndpoint returns the CRI socket of the image service; empty if the container runtime serves it itself.
 func imageEndpoint(o Options) string {
-	if images := o.Config.ImageServiceEndpoint; strings.TrimPrefix(images, "unix://") != strings.TrimPrefix(o.Endpoint,
-		"unix://") {
-		return images
+	images := o.Config.ImageServiceEndpoint
+	if strings.TrimPrefix(images, "unix://") == strings.TrimPrefix(o.Endpoint, "unix://") {
+		return ""
 	}
-	return ""
+	return images
 }
 
 // unusedImages translates the image GC policy.

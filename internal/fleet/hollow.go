@@ -276,13 +276,19 @@ func (h *hollow) node(now metav1.Time) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: h.name, Labels: labels},
 		Status: corev1.NodeStatus{
-			Capacity: resources, Allocatable: resources, Conditions: conditions(now, now, now, corev1.ConditionTrue),
-			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: h.ip}, {Type: corev1.NodeHostName,
-				Address: h.name}},
+			Capacity:    resources,
+			Allocatable: resources,
+			Conditions:  conditions(now, now, now, corev1.ConditionTrue),
+			Addresses: []corev1.NodeAddress{
+				{Type: corev1.NodeInternalIP, Address: h.ip},
+				{Type: corev1.NodeHostName, Address: h.name},
+			},
 			NodeInfo: corev1.NodeSystemInfo{
-				KubeletVersion: version.Kubernetes + "+hollow", OSImage: "hollow", ContainerRuntimeVersion: "hollow://" +
-					version.Plimsoll(),
-				OperatingSystem: "linux", Architecture: runtime.GOARCH,
+				KubeletVersion:          version.Kubernetes + "+hollow",
+				OSImage:                 "hollow",
+				ContainerRuntimeVersion: "hollow://" + version.Plimsoll(),
+				OperatingSystem:         "linux",
+				Architecture:            runtime.GOARCH,
 			},
 		},
 	}

@@ -151,7 +151,7 @@ func (c *Cache) ConfigMap(ctx context.Context, namespace, name string) (*corev1.
 	return object.(*corev1.ConfigMap), nil
 }
 
-// Secret is ConfigMap for Secrets.
+// Secret is like ConfigMap, for Secrets.
 func (c *Cache) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 	object, err := c.get(ctx, Ref{Secret, namespace, name})
 	if err != nil {

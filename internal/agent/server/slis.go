@@ -8,7 +8,7 @@ import (
 )
 
 // slis are the results of the checks of /healthz as metrics (/metrics/slis, KEP-3466). Each request for the metrics
-// runs the checks, so that they show the present state although nobody asks for /healthz.
+// runs the checks, so that they show the present state even if there are no requests for /healthz.
 type slis struct {
 	registry *prometheus.Registry
 	result   *prometheus.GaugeVec   // 1: succeeded, 0: failed

@@ -38,13 +38,12 @@ type kind struct {
 func kindNamed(name string) (k kind, mounted bool) {
 	switch name {
 	case "hostPath":
-		return kind{prepare: func(_ *Manager, _ *corev1.Pod,
-			v *corev1.Volume) error {
-			return checkHostPath(v.HostPath)
-		}}, true
+		check := func(_ *Manager, _ *corev1.Pod, v *corev1.Volume) error { return checkHostPath(v.HostPath) }
+		return kind{prepare: check}, true
 	case "image": // the runtime mounts it; see ContainerFacts.Images
 		return kind{prepare: func(*Manager, *corev1.Pod, *corev1.Volume) error { return nil }}, true
-	// agent/csivolume mounts these, those before csi as migrated.go says; SetUp keeps where (podState.claims)
+	// agent/csivolume mounts these. Those before csi are translated first (migrated.go). SetUp keeps the paths
+	// (podState.claims).
 	case "awsElasticBlockStore", "azureDisk", "azureFile", "cinder", "gcePersistentDisk", "portworxVolume",
 		"vsphereVolume", "csi":
 		return kind{dir: poddir.CSI, prepare: func(*Manager, *corev1.Pod, *corev1.Volume) error { return nil }}, true

@@ -27,7 +27,7 @@ type file struct {
 	user *int64 // owner; nil: root
 }
 
-// owner tells who else than root may use a volume: the pod's fsGroup, and the one user as whom all its containers run.
+// owner says who besides root may use a volume: the pod's fsGroup, and the user of its containers if all have the same.
 type owner struct{ group, user *int64 }
 
 func ownerOf(pod *corev1.Pod) owner {
@@ -212,8 +212,8 @@ func mkdirAll(base, dir string) (fresh bool, err error) {
 	return false, err
 }
 
-// makeNestedMountpoints creates, in a volume that containers cannot write to, the directories on which they mount other
-// volumes: the runtime could not create them.
+// makeNestedMountpoints creates directories in a volume that containers cannot write to, on which they mount other
+// volumes. The runtime could not create them.
 func makeNestedMountpoints(pod *corev1.Pod, volume, dir string) error {
 	nested := map[string]bool{}
 	for c := range containers(pod) {

@@ -46,8 +46,9 @@ const keptBytesMax = 64 << 10
 
 // TrimLog bounds a log that a running process writes to: when it is full, its content is copied to PATH.1 and it is
 // truncated. The writer appends (O_APPEND), so it continues at the new end. What it writes between copy and truncation
-// is lost. That is the price of logging that does not depend on the supervisor: the child writes its log itself. On a
-// full disk as much of the end is copied as fits. The log is still truncated, so that a log does not keep a disk full.
+// is lost, because the child writes its log itself, so that logging does not depend on the supervisor. On a full disk
+// only the end of the log is copied, as much as fits. The log is truncated even then, so that it does not keep the disk
+// full.
 func TrimLog(path string) error {
 	in, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -77,7 +78,7 @@ func TrimLog(path string) error {
 	return nil
 }
 
-// copyLog replaces a file by a part of in. After an error, the file has as much of it as fitted.
+// copyLog replaces a file by a part of in. After an error, the file has only the beginning of that part.
 func copyLog(in io.ReaderAt, from, size int64, path string) error {
 	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {

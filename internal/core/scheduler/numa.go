@@ -24,7 +24,7 @@ type expectedNUMA struct {
 	state    *numa.State   // report with the other pods added; nil: to be computed
 	verdicts *numaVerdicts // what is shared with equal states
 
-	// Only during a trial, else nil: the pods that are added or removed, and the state after that.
+	// The pods that a trial adds or removes, and the state after that; nil: there is no trial.
 	inTrial map[PodID]bool
 	trial   *numa.State
 }

@@ -2,8 +2,8 @@ package cri
 
 import "k8s.io/apimachinery/pkg/types"
 
-// The kubelet's labels of sandboxes and containers. Ours have them too, so that either agent, and tools, know whose
-// they are.
+// The kubelet's labels of sandboxes and containers. This agent sets them, too: they tell the kubelet and other programs
+// to which pod a container belongs.
 const (
 	LabelPodName       = "io.kubernetes.pod.name"
 	LabelPodNamespace  = "io.kubernetes.pod.namespace"
@@ -23,5 +23,5 @@ const (
 	AnnotationPorts   = "io.kubernetes.container.ports"          // a list of ContainerPorts
 )
 
-// PodUID returns the UID of the pod of a sandbox or container with these labels; empty: it is of no pod.
+// PodUID returns the UID of the pod of a sandbox or container with these labels; empty: it belongs to no pod.
 func PodUID(labels map[string]string) types.UID { return types.UID(labels[LabelPodUID]) }

@@ -1,6 +1,6 @@
-// Package serving is the HTTPS server of a component that is not a node's: its metrics, for clients that may read them,
-// and its health, for all clients. It also has what every HTTPS server of ours needs: certificates that are read again
-// when they change, and self-signed ones.
+// Package serving is the HTTPS server of the scheduler and the lifecycle controller. It serves their metrics to clients
+// that may read them, and their health to all clients. It also has what the node's server needs, too: certificates that
+// are read again when they change, self-signed ones, and the check of TLS settings.
 //
 // # Model
 //
@@ -68,7 +68,7 @@ const (
 	stopTime   = time.Second
 	// idleTime is how long a connection is kept between requests, as upstream's servers do.
 	idleTime = 90 * time.Second
-	// connectionsMax bounds the open connections. Chosen: a scraper has one, so that scrapers of several clusters fit.
+	// connectionsMax bounds the open connections. Chosen: each scraper needs one, and there are only a few of them.
 	connectionsMax = 256
 )
 

@@ -21,10 +21,10 @@ type TLS struct {
 	Curves       []int32
 }
 
-// Names are what the fields of TLS are called where they were set, for errors.
+// Names are the names of the fields of TLS where the user set them, as flags or in a file. Errors contain them.
 type Names struct{ MinVersion, CipherSuites, Curves string }
 
-// flags are upstream's.
+// flags are the names of upstream's flags.
 var flags = Names{
 	MinVersion: "--tls-min-version", CipherSuites: "--tls-cipher-suites", Curves: "--tls-curve-preferences",
 }

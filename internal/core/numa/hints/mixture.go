@@ -9,9 +9,9 @@ import (
 
 // A mixture is one load made from several: the weighted sum of each load as a share of its need. A set that reaches
 // every need also reaches the mixture's need. So a branch of the search that cannot reach the mixture's need can be
-// left, even if it could reach each single need with different nodes. The weights are chosen to make the mixture's need
-// as hard to reach as possible: the weight of the needs that the best set for the mixture misses is raised repeatedly
-// (multiplicative weights; Plotkin, Shmoys, Tardos 1995).
+// left, even if it could reach each single need with different nodes. The weights are chosen so that the mixture's need
+// is as hard to reach as possible. In each round the best set for the mixture is computed, and the weights of the needs
+// that it misses are raised (multiplicative weights; Plotkin, Shmoys, Tardos 1995).
 type mixture struct {
 	weight []float64  // by node
 	most   []float64  // as in reach, for this load

@@ -67,7 +67,7 @@ func (s *Selector) Selects(labels []Label) bool {
 	return true
 }
 
-// Matches is Selects for selectors that match nothing when they are empty, as a disruption budget's does.
+// Matches is like Selects, but an empty selector matches nothing, as in a disruption budget.
 func (s *Selector) Matches(labels []Label) bool { return !s.Empty() && s.Selects(labels) }
 
 // Empty reports whether the selector selects everything.
