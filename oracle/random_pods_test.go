@@ -71,8 +71,9 @@ func (r random) requests() corev1.ResourceList {
 		amounts []string
 	}{
 		{"cpu", 2, []string{"0", "100m", "700m", "3"}}, {"memory", 2, []string{"0", "100Mi", "900Mi", "1500M"}},
-		{"ephemeral-storage", 4, []string{"1Gi", "3Gi"}}, {"example.com/gpu", 4, []string{"1", "2"}}, {"hugepages-2Mi", 4,
-			[]string{"4Mi", "128Mi"}},
+		{"ephemeral-storage", 4, []string{"1Gi", "3Gi"}},
+		{"example.com/gpu", 4, []string{"1", "2"}},
+		{"hugepages-2Mi", 4, []string{"4Mi", "128Mi"}},
 	} {
 		if r.chance(x.oneIn) {
 			list[x.name] = resource.MustParse(r.of(x.amounts...))

@@ -83,8 +83,10 @@ func TestReportWarns(t *testing.T) {
 	r := &Report{
 		Ours: "ours", Theirs: "theirs", Rounds: 2, Problems: []string{"round 2: ours: broke\nits log"},
 		Warnings: []string{"somebody else"},
-		Lines: []Line{{"p99_start", "start, p99", "s", Bar{RatioMax: 1}, "30 pods"}, {"lost", "not measured", "s",
-			Bar{Max: 1}, "30 pods"}},
+		Lines: []Line{
+			{"p99_start", "start, p99", "s", Bar{RatioMax: 1}, "30 pods"},
+			{"lost", "not measured", "s", Bar{Max: 1}, "30 pods"},
+		},
 		Measurements: []*Measurement{m("theirs", 1, 5), m("ours", 1, 4), m("ours", 2, 2)},
 	}
 	text, ok := r.Render()

@@ -85,8 +85,11 @@ func (f fleetFlags) fill(o *fleet.Options) (err error) {
 	for _, q := range []struct {
 		flag, text string
 		into       *resource.Quantity
-	}{{"cpu", f.cpu, &o.Capacity.CPU}, {"memory", f.memory, &o.Capacity.Memory}, {"ephemeral-storage", f.storage,
-		&o.Capacity.EphemeralStorage}} {
+	}{
+		{"cpu", f.cpu, &o.Capacity.CPU},
+		{"memory", f.memory, &o.Capacity.Memory},
+		{"ephemeral-storage", f.storage, &o.Capacity.EphemeralStorage},
+	} {
 		parsed, err := resource.ParseQuantity(q.text)
 		if err != nil {
 			return fmt.Errorf("--%s: %q: %w; write it as 4, 500m or 16Gi", q.flag, q.text, err)

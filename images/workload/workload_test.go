@@ -190,8 +190,11 @@ func TestHealthByAge(t *testing.T) {
 	}{
 		{"/healthz", 0, 200}, {"/healthz", 59 * time.Second, 200}, {"/healthz", time.Minute, 500},
 		{"/readyz", 9 * time.Second, 503}, {"/readyz", 10 * time.Second, 200},
-		{"/", time.Hour, 200}, {"/nothing", 0, 404}, {"/file?path=/none", 0, 404}, {"/file?path=/etc/passwd", 0,
-			200}, {"/exit?code=x", 0, 400},
+		{"/", time.Hour, 200},
+		{"/nothing", 0, 404},
+		{"/file?path=/none", 0, 404},
+		{"/file?path=/etc/passwd", 0, 200},
+		{"/exit?code=x", 0, 400},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var log bytes.Buffer

@@ -267,9 +267,13 @@ func (c *cri) set(runtime, network bool, err error) {
 	defer c.mu.Unlock()
 	c.err = err
 	c.status = runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
-		{Type: "RuntimeReady", Status: runtime}, {Type: "NetworkReady", Status: network,
+		{Type: "RuntimeReady", Status: runtime},
+		{
+			Type:    "NetworkReady",
+			Status:  network,
 			Reason:  map[bool]string{false: "NetworkPluginNotReady"}[network],
-			Message: map[bool]string{false: "cni plugin not initialized"}[network]},
+			Message: map[bool]string{false: "cni plugin not initialized"}[network],
+		},
 	}}}
 }
 

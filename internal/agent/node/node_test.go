@@ -177,10 +177,14 @@ func TestTakesOverAnExistingNode(t *testing.T) {
 			Spec: corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: "theirs", Effect: "NoSchedule"}}},
 			Status: corev1.NodeStatus{
 				NodeInfo: corev1.NodeSystemInfo{BootID: "boot-0"},
-				Addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "198.51.100.1"}, {Type: "ExternalIP",
-					Address: "203.0.113.1"}},
-				Conditions: []corev1.NodeCondition{{Type: "KernelDeadlock", Status: "False"}, {Type: "Ready", Status: "Unknown",
-					Reason: "NodeStatusUnknown"}},
+				Addresses: []corev1.NodeAddress{
+					{Type: "InternalIP", Address: "198.51.100.1"},
+					{Type: "ExternalIP", Address: "203.0.113.1"},
+				},
+				Conditions: []corev1.NodeCondition{
+					{Type: "KernelDeadlock", Status: "False"},
+					{Type: "Ready", Status: "Unknown", Reason: "NodeStatusUnknown"},
+				},
 				Capacity: corev1.ResourceList{"hugepages-1Gi": *quantity(1),
 					"example.com/gpu": *quantity(2)}, Allocatable: corev1.ResourceList{},
 			},

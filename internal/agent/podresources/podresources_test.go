@@ -48,8 +48,8 @@ func (known) Inventory() []numa.Plugin {
 // serve runs a server on a real socket and returns a client.
 func serve(t *testing.T, config numa.Config) podresourcesapi.PodResourcesListerClient {
 	m := machine.Machine{CPUs: idset.Of(0, 1, 2, 3), NUMANodes: []machine.NUMANode{
-		{ID: 0, CPUs: idset.Of(0, 2), Memory: unit.GiB}, {ID: 1, CPUs: idset.Of(1, 3), Memory: 2 * unit.GiB,
-			HugePages: map[unit.Bytes]int64{2 * unit.MiB: 4}},
+		{ID: 0, CPUs: idset.Of(0, 2), Memory: unit.GiB},
+		{ID: 1, CPUs: idset.Of(1, 3), Memory: 2 * unit.GiB, HugePages: map[unit.Bytes]int64{2 * unit.MiB: 4}},
 	}}.Complete()
 	layout, err := numa.New(m, config)
 	if err != nil {

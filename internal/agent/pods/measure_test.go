@@ -97,8 +97,9 @@ func TestFailedStartsAreCounted(t *testing.T) {
 	w := r.take(pod, false).Wake().(*worker)
 	main := pod.Spec.Containers[0].Name
 	for _, a := range []podlife.Action{
-		{Kind: podlife.CreateSandbox}, {Kind: podlife.StopContainer, Container: main}, {Kind: podlife.StartContainer,
-			Container: main},
+		{Kind: podlife.CreateSandbox},
+		{Kind: podlife.StopContainer, Container: main},
+		{Kind: podlife.StartContainer, Container: main},
 		{Kind: podlife.StartContainer, Container: "first"}, {Kind: podlife.StartContainer, Container: "debug"},
 	} {
 		w.countFailure(pod, a, "ErrImagePull")

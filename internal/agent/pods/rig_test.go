@@ -70,10 +70,14 @@ func testPod() *corev1.Pod {
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyOnFailure, TerminationGracePeriodSeconds: &grace,
 			ActiveDeadlineSeconds: &deadline,
-			InitContainers: []corev1.Container{{Name: "init", Image: "i:1"}, {Name: "side", Image: "s:1",
-				RestartPolicy: &always}},
-			Containers: []corev1.Container{{Name: "zeta", Image: "z:1"}, {Name: "alpha", Image: "a:1",
-				RestartPolicy: &always}},
+			InitContainers: []corev1.Container{
+				{Name: "init", Image: "i:1"},
+				{Name: "side", Image: "s:1", RestartPolicy: &always},
+			},
+			Containers: []corev1.Container{
+				{Name: "zeta", Image: "z:1"},
+				{Name: "alpha", Image: "a:1", RestartPolicy: &always},
+			},
 			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: "example.com/lb"}},
 		},
 		Status: corev1.PodStatus{Phase: corev1.PodPending},

@@ -145,8 +145,10 @@ func TestConditions(t *testing.T) {
 	}
 	got := map[corev1.PodConditionType]corev1.PodCondition{}
 	for _, c := range conditions(pod, time.Now(), last, []podlife.Condition{
-		{Type: "Ready", True: true}, {Type: "ContainersReady", True: true}, {Type: "PodScheduled",
-			True: true}, {Type: "Initialized", Reason: "R", Message: "M"},
+		{Type: "Ready", True: true},
+		{Type: "ContainersReady", True: true},
+		{Type: "PodScheduled", True: true},
+		{Type: "Initialized", Reason: "R", Message: "M"},
 	}) {
 		if _, twice := got[c.Type]; twice {
 			t.Errorf("condition %s twice", c.Type)
@@ -273,10 +275,14 @@ func testPod() *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid-1", Generation: 3, ResourceVersion: "10"},
 		Spec: corev1.PodSpec{
-			InitContainers: []corev1.Container{{Name: "init", Image: "i:1"}, {Name: "side", Image: "s:1",
-				RestartPolicy: &always}},
-			Containers: []corev1.Container{{Name: "zeta", Image: "z:1"}, {Name: "alpha", Image: "a:1",
-				RestartPolicy: &always}},
+			InitContainers: []corev1.Container{
+				{Name: "init", Image: "i:1"},
+				{Name: "side", Image: "s:1", RestartPolicy: &always},
+			},
+			Containers: []corev1.Container{
+				{Name: "zeta", Image: "z:1"},
+				{Name: "alpha", Image: "a:1", RestartPolicy: &always},
+			},
 		},
 		Status: corev1.PodStatus{Phase: corev1.PodPending},
 	}

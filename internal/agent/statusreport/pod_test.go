@@ -13,8 +13,13 @@ func TestNewer(t *testing.T) {
 		version, than string
 		want          bool
 	}{
-		{"10", "9", true}, {"9", "10", false}, {"10", "10", false}, {"99999999999999999999", "1", true}, {"", "1",
-			true}, {"1", "", true}, {"a", "b", true},
+		{"10", "9", true},
+		{"9", "10", false},
+		{"10", "10", false},
+		{"99999999999999999999", "1", true},
+		{"", "1", true},
+		{"1", "", true},
+		{"a", "b", true},
 	} {
 		if got := newer(c.version, c.than); got != c.want {
 			t.Errorf("newer(%q, %q) = %v", c.version, c.than, got)

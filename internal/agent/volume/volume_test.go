@@ -306,11 +306,14 @@ func TestHostPath(t *testing.T) {
 	must(t, syscall.Mkfifo(filepath.Join(dir, "p"), 0o600))
 	for _, c := range []struct{ path, kind, wantErr string }{
 		{"f", "File", ""}, {"f", "Directory", "f is not a directory"}, {"none", "", ""}, {"none", "File", "is not a file"},
-		{"new/dir", "DirectoryOrCreate", ""}, {"new/dir", "DirectoryOrCreate", ""}, {"newfile", "FileOrCreate",
-			""}, {"no/newfile", "FileOrCreate", "no such file"},
+		{"new/dir", "DirectoryOrCreate", ""},
+		{"new/dir", "DirectoryOrCreate", ""},
+		{"newfile", "FileOrCreate", ""},
+		{"no/newfile", "FileOrCreate", "no such file"},
 		{"f", "DirectoryOrCreate", "is not a directory"}, {"new", "FileOrCreate", "is not a file"},
-		{"p", "Socket", "is not a socket file"}, {"/dev/null", "CharDevice", ""}, {"/dev/null", "BlockDevice",
-			"is not a block device"},
+		{"p", "Socket", "is not a socket file"},
+		{"/dev/null", "CharDevice", ""},
+		{"/dev/null", "BlockDevice", "is not a block device"},
 		{"/dev/../etc", "", "must not contain '..'"}, {"f", "Banana", "Banana is an invalid volume type"},
 	} {
 		path := c.path

@@ -8,8 +8,10 @@ import (
 )
 
 func pod(cpu, memory int64, more ...scheduler.Amount) scheduler.Pod {
-	return scheduler.Pod{Requests: append([]scheduler.Amount{{Resource: "cpu", Value: cpu}, {Resource: "memory",
-		Value: memory}}, more...)}
+	return scheduler.Pod{Requests: append([]scheduler.Amount{
+		{Resource: "cpu", Value: cpu},
+		{Resource: "memory", Value: memory},
+	}, more...)}
 }
 
 // nodeWith has pods on it, which it names.

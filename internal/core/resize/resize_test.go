@@ -144,8 +144,10 @@ func bound[T ~int64](l unit.Limit[T]) T {
 
 func TestRefusal(t *testing.T) {
 	pod := Group{Has: size(2, 0, 100), Want: size(2, 0, 50)}
-	steps := Plan(pod, []Group{{Name: "a", Has: size(2, 0, 0), Want: size(2, 0, 40)}, {Name: "b", Has: size(2, 0, 10),
-		Want: size(2, 0, 20)}})
+	steps := Plan(pod, []Group{
+		{Name: "a", Has: size(2, 0, 0), Want: size(2, 0, 40)},
+		{Name: "b", Has: size(2, 0, 10), Want: size(2, 0, 20)},
+	})
 	var reasons []string
 	for _, s := range steps {
 		if why := s.WhyNot(50); why != "" {

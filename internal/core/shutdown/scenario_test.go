@@ -188,8 +188,10 @@ func playRandom(draw func(n int) int) error {
 // TestLateSteps: a caller that comes late does not lengthen the shutdown.
 func TestLateSteps(t *testing.T) {
 	periods := Periods(30*time.Second, 10*time.Second, nil)
-	s := Begin(begin, periods, []Pod{{ID: "a", Grace: time.Minute}, {ID: "b", Priority: SystemCritical,
-		Grace: time.Minute}})
+	s := Begin(begin, periods, []Pod{
+		{ID: "a", Grace: time.Minute},
+		{ID: "b", Priority: SystemCritical, Grace: time.Minute},
+	})
 	seen := map[string]Stage{"a": Runs, "b": Runs}
 	s.Step(begin, seen)
 	d := s.Step(begin.Add(28*time.Second), seen)

@@ -112,8 +112,10 @@ func TestCounters(t *testing.T) {
 					t.Errorf("%s: counter %d: %d, want %d", name, i, got[i], c.want[i])
 				}
 			}
-			if want := []Device{{Major: 1}, {Major: 8, ReadBytes: 4096, WriteBytes: 8192, Reads: 1,
-				Writes: 2}}; !slices.Equal(devices, want) {
+			if want := []Device{
+				{Major: 1},
+				{Major: 8, ReadBytes: 4096, WriteBytes: 8192, Reads: 1, Writes: 2},
+			}; !slices.Equal(devices, want) {
 				t.Errorf("%s: devices %+v, want %+v", name, devices, want)
 			}
 			var root Counters

@@ -86,10 +86,11 @@ func TestServer(t *testing.T) {
 		body        string
 	}{
 		{"/healthz", "", 200, "ok"}, {"/readyz", "", 200, "ok"}, {"/livez", "bad", 200, "ok"},
-		{"/metrics", "good", 200, "things_total 0"}, {"/metrics", "poor", 403, "path=/metrics"}, {"/metrics", "", 401,
-			"Unauthorized"},
-		{"/readyz?verbose", "", 200, "[+]lists ok\nreadyz check passed"}, {"/readyz/lists", "good", 403,
-			"path=/readyz/lists"},
+		{"/metrics", "good", 200, "things_total 0"},
+		{"/metrics", "poor", 403, "path=/metrics"},
+		{"/metrics", "", 401, "Unauthorized"},
+		{"/readyz?verbose", "", 200, "[+]lists ok\nreadyz check passed"},
+		{"/readyz/lists", "good", 403, "path=/readyz/lists"},
 		{"/readyz?verbose&exclude=lists", "", 200, "[+]lists excluded: ok"}, {"/open/here", "", 200, "hello"},
 		{"/metrics", "bad", 401, "Unauthorized"}, {"/debug/pprof/", "good", 403, "Forbidden"},
 	} {

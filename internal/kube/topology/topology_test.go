@@ -410,8 +410,12 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, policy, scope, machine, config, plugins, pods string) {
 		defer cost.Spend(t, len(policy)+len(scope)+len(machine)+len(config)+len(plugins)+len(pods))()
 		o := &Object{Attributes: []Attribute{
-			{attributePolicy, policy}, {attributeScope, scope}, {attributeMachine, machine}, {attributeConfig,
-				config}, {attributePlugins, plugins}, {attributePods, pods},
+			{attributePolicy, policy},
+			{attributeScope, scope},
+			{attributeMachine, machine},
+			{attributeConfig, config},
+			{attributePlugins, plugins},
+			{attributePods, pods},
 		}}
 		n, err := Decode(o, nil)
 		if err != nil {

@@ -21,8 +21,8 @@ func TestLifecycleNode(t *testing.T) {
 			corev1.LabelOSStable: "linux", "beta.kubernetes.io/os": "plan9", corev1.LabelArchStable: "arm64",
 		}},
 		Spec: corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{
-			{Key: "a", Value: "v", Effect: corev1.TaintEffectNoExecute, TimeAdded: &then}, {Key: "b",
-				Effect: corev1.TaintEffectPreferNoSchedule},
+			{Key: "a", Value: "v", Effect: corev1.TaintEffectNoExecute, TimeAdded: &then},
+			{Key: "b", Effect: corev1.TaintEffectPreferNoSchedule},
 		}},
 		Status: corev1.NodeStatus{
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: "Nonsense", LastHeartbeatTime: then,
@@ -59,8 +59,10 @@ func TestLifecyclePodOfATrimmedPod(t *testing.T) {
 			DeletionTimestamp: &later, Labels: map[string]string{"a": "b"}},
 		Spec: corev1.PodSpec{
 			NodeName: "n", Overhead: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m")},
-			InitContainers: []corev1.Container{{Name: "i", Resources: requests("100m")}, {Name: "s", RestartPolicy: &always,
-				Resources: requests("200m")}},
+			InitContainers: []corev1.Container{
+				{Name: "i", Resources: requests("100m")},
+				{Name: "s", RestartPolicy: &always, Resources: requests("200m")},
+			},
 			Containers: []corev1.Container{{Name: "c", Image: "x", Env: []corev1.EnvVar{{Name: "a"}},
 				Resources: requests("500m")}},
 			Tolerations: []corev1.Toleration{
@@ -69,8 +71,8 @@ func TestLifecyclePodOfATrimmedPod(t *testing.T) {
 			},
 		},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "1.2.3.4", Conditions: []corev1.PodCondition{
-			{Type: corev1.PodReady, Status: corev1.ConditionTrue}, {Type: corev1.PodScheduled, Status: corev1.ConditionTrue,
-				LastTransitionTime: later},
+			{Type: corev1.PodReady, Status: corev1.ConditionTrue},
+			{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: later},
 		}},
 	}
 	want := lifecycle.Pod{

@@ -16,8 +16,10 @@ import (
 )
 
 func TestBerth(t *testing.T) {
-	berth := numa.Berth{{Container: "main", CPUs: idset.Of(2, 3, 6), Nodes: []machine.NUMAID{0, 4}}, {Container: "side",
-		Nodes: []machine.NUMAID{4}}}
+	berth := numa.Berth{
+		{Container: "main", CPUs: idset.Of(2, 3, 6), Nodes: []machine.NUMAID{0, 4}},
+		{Container: "side", Nodes: []machine.NUMAID{4}},
+	}
 	text := BerthAnnotation(berth)
 	if text != `[{"name":"main","cpus":"2-3,6","nodes":[0,4]},{"name":"side","nodes":[4]}]` {
 		t.Errorf("a berth is written as %s", text)

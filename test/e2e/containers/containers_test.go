@@ -197,8 +197,13 @@ func TestContainers(t *testing.T) {
 		name string
 		run  func()
 	}{
-		{"images", n.images}, {"sees", n.sees}, {"changes", n.changes}, {"crashes", n.crashes}, {"waits", n.waits}, {"probes",
-			n.probes}, {"ends", n.ends},
+		{"images", n.images},
+		{"sees", n.sees},
+		{"changes", n.changes},
+		{"crashes", n.crashes},
+		{"waits", n.waits},
+		{"probes", n.probes},
+		{"ends", n.ends},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { n.t = t; part.run() }) {
 			log, _ := os.ReadFile(filepath.Join(n.stateDir, "log/agent.log"))

@@ -22,8 +22,10 @@ func newShelf() *shelf {
 	x.Store = NewStore(x.in, func(r rows.Row) { x.changed = append(x.changed, r) })
 	for i, name := range []string{"n0", "n1"} {
 		x.AddRow()
-		labels := []selector.Label{{Key: "kubernetes.io/hostname", Value: name}, {Key: "topology.kubernetes.io/zone",
-			Value: "z" + name[1:]}}
+		labels := []selector.Label{
+			{Key: "kubernetes.io/hostname", Value: name},
+			{Key: "topology.kubernetes.io/zone", Value: "z" + name[1:]},
+		}
 		x.nodes = append(x.nodes, Place{Row: rows.Row(i), Name: name, Labels: x.in.Labels(labels)})
 	}
 	x.SetClass("slow", &StorageClass{Name: "slow", Waits: true, Provisioner: "d", Driver: "d"})
