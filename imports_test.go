@@ -80,6 +80,7 @@ internal/core/volumestats: internal/core/heap internal/core/unit
 internal/core/throttle: internal/core/unit
 internal/core/unit:
 internal/core/userns:
+internal/core/watchdog: internal/core/unit
 internal/core/wellknown:
 
 # adapters: one outside system each
@@ -103,6 +104,7 @@ internal/host/process:
 internal/host/procfs: internal/core/unit
 internal/host/psi: internal/host/epoll
 internal/host/quota: internal/core/unit
+internal/host/sdnotify:
 internal/host/shortage:
 internal/host/socket:
 internal/host/loop:
@@ -169,7 +171,8 @@ internal/agent/csidrivers: internal/agent/failurelog internal/clock internal/cor
 internal/agent/dns:
 internal/agent/failurelog:
 internal/agent/node: internal/clock internal/agent/failurelog internal/agent/runtimehandler internal/core/heartbeat internal/core/allocatable
-    internal/core/machine internal/core/devicemanager internal/host/procfs internal/kube internal/kube/kubeletconfig
+    internal/core/machine internal/core/devicemanager internal/core/unit internal/host/procfs internal/kube
+    internal/kube/kubeletconfig
     internal/kube/podfields
     internal/kube/translate internal/version
 internal/agent/objectcache: internal/core/volumelimit internal/kube
@@ -208,6 +211,7 @@ internal/agent/diskusage: internal/core/eviction internal/host/disk internal/kub
 internal/agent/turns: internal/core/fairqueue
 internal/agent/userns: internal/core/userns internal/host/durable
 internal/agent/volumestats: internal/core/unit internal/core/volumestats
+internal/agent/watchdog: internal/agent/failurelog internal/clock internal/core/watchdog internal/host/sdnotify
 internal/agent/volume: internal/agent/csivolume internal/agent/env internal/agent/dns internal/agent/podcert
     internal/agent/poddir internal/agent/volumestats
     internal/core/unit internal/core/volumelimit internal/core/volumestats internal/host/disk

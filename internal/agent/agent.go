@@ -46,6 +46,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/userns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volumestats"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/watchdog"
 	"github.com/plimsoll-dev/plimsoll/internal/core/allocatable"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
@@ -141,6 +142,7 @@ type Agent struct {
 	journal     *journal.Journal
 	guard       *agenteviction.Guard
 	shutdown    *agentshutdown.Guard // nil: shutdowns of the machine are not delayed
+	watchdog    *watchdog.Watchdog   // tells systemd about the agent
 	server      *server.Server
 	stats       *stats.Reader
 	cgroups     *cadvisor.Collector
@@ -161,15 +163,21 @@ func Run(ctx context.Context, o Options) error {
 	if err := process.SetOpenFilesMax(uint64(o.Config.MaxOpenFiles)); err != nil {
 		slog.Warn("maxOpenFiles: the agent goes on with fewer", "err", err, "help", "LimitNOFILE= of its systemd unit")
 	}
-	a := &Agent{o: o, metrics: metrics.New(o.NodeName), changes: make(chan struct{}, 1)}
-	kube.ClientMetrics(a.metrics.Registry)
-	if err := a.dialAPI(ctx); err != nil {
-		return err
+	a := &Agent{
+		o:        o,
+		metrics:  metrics.New(o.NodeName),
+		changes:  make(chan struct{}, 1),
+		watchdog: watchdog.New(turnMax), // before any child process is started
 	}
+	kube.ClientMetrics(a.metrics.Registry)
 	ctx, cancel := context.WithCancel(ctx)
 	var background sync.WaitGroup
 	defer background.Wait()
 	defer cancel()
+	background.Go(func() { a.watchdog.Run(ctx) })
+	if err := a.dialAPI(ctx); err != nil {
+		return err
+	}
 	background.Go(func() { a.identity.Run(ctx) }) // the other parts may ask the API server, which waits for this
 	version, err := a.connect(ctx)
 	if err != nil {
@@ -304,6 +312,7 @@ func (a *Agent) loops(ctx context.Context) error {
 		"owners":   retrying("pod resources", a.servePodResources),
 		"services": func(ctx context.Context) error { a.services.controller.RunWithContext(ctx); return nil },
 	}
+	a.watchLoops()
 	var running sync.WaitGroup
 	for name, run := range parts {
 		running.Go(func() {

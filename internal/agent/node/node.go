@@ -37,6 +37,7 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -55,6 +56,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/core/heartbeat"
 	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -212,6 +214,8 @@ type Reporter struct {
 	lease       *coordinationv1.Lease  // as last written; nil: read it first
 	cordoned    bool                   // as in the last Event about it
 	reported    corev1.ConditionStatus // Ready, as last computed
+
+	turned atomic.Int64 // unit.Instant when Run's loop turned last; 0: never yet; needs no lock
 }
 
 // New prepares a Reporter; Run starts it.
@@ -263,6 +267,18 @@ func (k *Reporter) notify(f heartbeat.Fact) {
 	}
 }
 
+// turnMax is how long Run's loop sleeps at most, so that it can be seen to turn. Chosen: it costs one wake-up in that
+// time, and a watchdog allows more.
+const turnMax = time.Minute
+
+// Turned returns when the loop of Run turned last; zero: never yet. It takes no lock.
+func (k *Reporter) Turned() time.Time {
+	if at := k.turned.Load(); at != 0 {
+		return k.clock.At(unit.Instant(at))
+	}
+	return time.Time{}
+}
+
 // Run reports the Node's status and renews its Lease until ctx ends.
 func (k *Reporter) Run(ctx context.Context) {
 	k.o.Recorder.Eventf(k.ref(), corev1.EventTypeNormal, "Starting", "Starting plimsoll agent %s", kubeletVersion())
@@ -284,13 +300,11 @@ func (k *Reporter) Run(ctx context.Context) {
 			}
 		}
 		now := k.clock.Now()
+		k.turned.Store(int64(now))
 		d := beat.Step(now, seen...)
 		seen = seen[:0]
 		k.act(ctx, &running, beat.AttemptMax(), d)
-		timer.Stop()
-		if !d.Wake.IsZero() {
-			timer.Reset(d.Wake.Sub(now))
-		}
+		timer.Reset(d.Wake.Earlier(now.Add(turnMax)).Sub(now))
 		select {
 		case <-ctx.Done():
 			return

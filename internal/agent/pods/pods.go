@@ -51,6 +51,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/statusreport"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/turns"
 	"github.com/plimsoll-dev/plimsoll/internal/clock"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/process"
 )
 
@@ -115,6 +116,25 @@ func (r *Runner) LastRead() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.clock.At(r.lastSync)
+}
+
+// Turned returns when the loop of relists turned last, whether or not the runtime answered; zero: never yet. It takes no
+// lock.
+func (r *Runner) Turned() time.Time {
+	if at := r.turned.Load(); at != 0 {
+		return r.clock.At(unit.Instant(at))
+	}
+	return time.Time{}
+}
+
+// turn notes that the loop of relists turns.
+func (r *Runner) turn() { r.turned.Store(int64(r.clock.Now())) }
+
+// Relisted reports whether the runtime was listed at least once: no pod is worked on before.
+func (r *Runner) Relisted() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.relisted
 }
 
 // Healthy returns an error if the last successful relist of the runtime is older than limit.

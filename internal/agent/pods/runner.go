@@ -48,6 +48,7 @@ type Runner struct {
 	removals turns.Places  // slots of sandboxes that are being stopped, and of sandboxes and containers being removed
 
 	version atomic.Uint64 // see Version
+	turned  atomic.Int64  // unit.Instant when the loop of relists turned last; 0: never yet
 	listed  time.Time     // when the runtime was listed last; only the goroutine that lists it uses this
 
 	turns turns.Order[*podentry.Entry] // the order of the pods that have come and were not judged yet

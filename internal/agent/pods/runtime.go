@@ -82,6 +82,7 @@ func (all inventory) at(labels, annotations map[string]string) *podInventory {
 // firstRelist lists the runtime before anything is decided. It waits for the runtime without a bound.
 func (r *Runner) firstRelist(ctx context.Context) error {
 	for {
+		r.turn()
 		all, err := r.takeInventory(ctx)
 		if err == nil {
 			r.merge(all)
@@ -132,6 +133,7 @@ func (r *Runner) relistLoop(ctx context.Context) {
 	tick := time.NewTicker(r.Relist)
 	defer tick.Stop()
 	for {
+		r.turn()
 		select {
 		case <-ctx.Done():
 			return

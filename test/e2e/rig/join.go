@@ -175,8 +175,13 @@ func (n *GuestNode) StartAgent(t *testing.T, flags ...string) {
 // StartAgentOnly starts another agent in the same boot.
 func (n *GuestNode) StartAgentOnly(t *testing.T, flags ...string) {
 	t.Helper()
-	n.Agent = n.Start(t, lab.Command{Args: append([]string{"plimsoll", "agent", "--kubeconfig", guestDir + "/kubeconfig",
-		"--config", guestDir + "/config.yaml", "--node-ip", n.IP}, flags...)})
+	n.Agent = n.Start(t, lab.Command{Args: n.AgentArgs(flags...)})
+}
+
+// AgentArgs returns the command line of the guest's agent.
+func (n *GuestNode) AgentArgs(flags ...string) []string {
+	return append([]string{"plimsoll", "agent", "--kubeconfig", guestDir + "/kubeconfig",
+		"--config", guestDir + "/config.yaml", "--node-ip", n.IP}, flags...)
 }
 
 // WaitReady waits until the node is Ready.
