@@ -122,7 +122,8 @@ internal/kube/configfile:
 internal/kube/credentialconfig: internal/kube/configfile
 internal/kube/election: internal/kube
 internal/kube/featuregate:
-internal/kube/kubeletconfig: internal/core/... internal/kube/configfile
+internal/kube/kubeletconfig: internal/core/... internal/kube/configfile internal/kube/featuregate
+internal/kube/kubeletflags: internal/kube/kubeletconfig
 internal/kube/kubelethash:
 internal/kube/kubeletstate: internal/core/idset internal/core/machine internal/core/numa internal/core/unit
     internal/kube/kubelethash

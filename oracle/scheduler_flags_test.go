@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 
 	"github.com/plimsoll-dev/plimsoll/internal/kube/featuregate"
@@ -60,7 +61,10 @@ func TestSchedulerFlags(t *testing.T) {
 
 // TestFeatureGates checks that our table of feature gates is upstream's.
 func TestFeatureGates(t *testing.T) {
-	options.NewOptions() // registers them
+	options.NewOptions() // registers them, but those of the log
+	if err := logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate); err != nil {
+		t.Fatal(err)
+	}
 	ours := featuregate.All()
 	for name, spec := range utilfeature.DefaultMutableFeatureGate.GetAll() {
 		maturity := string(spec.PreRelease)

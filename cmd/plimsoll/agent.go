@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/node"
@@ -15,33 +17,45 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/credentialconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletflags"
 )
 
-// agentFlags are the flags of the agent; they have the kubelet's names.
+// agentFlags are the flags of the agent. Those that the kubelet has, too, have its names.
 type agentFlags struct {
-	kubeconfig, config, rootDir, endpoint, hostname, nodeIP string
-	pluginsDir                                              string
-	bootstrap, certDir                                      string
-	labels, taints, cloud                                   string
-	starts                                                  int // --pod-starts
-	createMissingCgroups, reclaimMemory                     bool
-	memorySignal                                            string
-	credentialConfig, credentialDir                         string // of credential provider plugins
+	kubeconfig, config, rootDir, hostname, nodeIP string
+	configDir                                     string // of drop-ins
+	pluginsDir                                    string
+	bootstrap, certDir                            string
+	labels                                        []string
+	taints, cloud                                 string
+	starts                                        int // --pod-starts
+	createMissingCgroups, reclaimMemory           bool
+	memorySignal                                  string
+	credentialConfig, credentialDir               string // of credential provider plugins
+	kubelet                                       *kubeletflags.Line
+	set                                           *pflag.FlagSet // to see which were given
 }
 
-func newAgentCommand() *cobra.Command {
-	var f agentFlags
+func newAgentCommand() *cobra.Command { return new(agentFlags).command() }
+
+// command returns the command whose flags are f.
+func (f *agentFlags) command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "agent",
 		Short: "Run the node agent: the pods bound to this node, its status, and its server",
 		Long: `Run the node agent instead of a kubelet, with any Kubernetes API server.
 
-It reads the kubelet's configuration file unchanged; warnings name the fields that it does not honour. Stopping it
-stops no container; when it starts again, it continues with the running containers.`,
+It reads the kubelet's configuration file unchanged; warnings name the fields that it does not honour. It takes every
+flag of the kubelet 1.36; a flag that sets a field of the configuration overrides the file and its drop-ins. Called as
+kubelet, by that name or a link, plimsoll is this command. Stopping it stops no container; when it starts again, it
+continues with the running containers.`,
 		Example: `  plimsoll agent --kubeconfig /etc/kubernetes/kubelet.conf --config /var/lib/kubelet/config.yaml
   plimsoll agent --kubeconfig agent.conf --container-runtime-endpoint unix:///run/containerd/containerd.sock`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if said, err := printVersion(c); said {
+				return err
+			}
 			kube.LogToSlog()
 			o, err := f.options()
 			if err != nil {
@@ -51,6 +65,9 @@ stops no container; when it starts again, it continues with the running containe
 		},
 	}
 	flags := c.Flags()
+	f.set = flags
+	f.kubelet = kubeletflags.Add(flags)
+	addVersionFlag(flags)
 	flags.StringVar(&f.kubeconfig, "kubeconfig", "",
 		"kubeconfig with the agent's identity (system:node:<name>); required. It is written if "+
 			"--bootstrap-kubeconfig is used")
@@ -60,6 +77,9 @@ stops no container; when it starts again, it continues with the running containe
 	flags.StringVar(&f.certDir, "cert-dir", "",
 		"directory of the node's certificates and keys (default: pki in --root-dir)")
 	flags.StringVar(&f.config, "config", "", "KubeletConfiguration file (default: upstream's defaults)")
+	flags.StringVar(&f.configDir, "config-dir", "",
+		"directory of drop-ins, KubeletConfiguration files named *.conf: each overrides fields of --config and of the "+
+			"drop-ins before it")
 	flags.StringVar(&f.rootDir, "root-dir", "/var/lib/kubelet", "directory of pods' volumes and the agent's own files")
 	flags.StringVar(&f.pluginsDir, "device-plugins-dir", "",
 		"directory of kubelet.sock, where device plugins register (default: device-plugins in --root-dir)")
@@ -68,16 +88,15 @@ stops no container; when it starts again, it continues with the running containe
 			"(default: no plugins)")
 	flags.StringVar(&f.credentialDir, "image-credential-provider-bin-dir", "",
 		"directory of the plugins' programs; required with --image-credential-provider-config")
-	flags.StringVar(&f.endpoint, "container-runtime-endpoint", "",
-		"CRI socket; overrides containerRuntimeEndpoint of the configuration")
 	flags.StringVar(&f.hostname, "hostname-override", "", "name of the node (default: the host name in lower case)")
 	flags.StringVar(&f.nodeIP, "node-ip", "",
 		"address of the node, or two of different families; 0.0.0.0 or :: means any of that family (default: "+
 			"the address of the host name, else of the default route's interface)")
 	flags.StringVar(&f.cloud, "cloud-provider", "",
 		"external: an external cloud controller manages the Node: it sets the addresses, and pods wait for it")
-	flags.StringVar(&f.labels, "node-labels", "", "labels to register with: key=value,...")
-	flags.StringVar(&f.taints, "register-with-taints", "", "taints to register with: key=value:effect,...")
+	flags.StringArrayVar(&f.labels, "node-labels", nil, "labels to register with: `key=value,...`")
+	flags.StringVar(&f.taints, "register-with-taints", "",
+		"taints to register with: `key=value:effect,...`; overrides registerWithTaints of the configuration")
 	flags.IntVar(&f.starts, "pod-starts", 0, fmt.Sprintf("how many pods may start at the same time; 0: %d per CPU",
 		agent.StartsPerCPU))
 	flags.BoolVar(&f.createMissingCgroups, "create-missing-cgroups", false,
@@ -97,14 +116,24 @@ stops no container; when it starts again, it continues with the running containe
 const memorySignalUpstream = "working-set"
 
 // options checks the flags and reads the files that they name.
-func (f agentFlags) options() (agent.Options, error) {
+func (f *agentFlags) options() (agent.Options, error) {
 	var o agent.Options
 	if f.kubeconfig == "" {
 		return o, fmt.Errorf("--kubeconfig: required: the file with the agent's identity and the API server's address")
 	}
-	config, warnings, err := kubeletconfig.Load(f.config)
+	ignored, err := f.kubelet.Check()
 	if err != nil {
 		return o, err
+	}
+	config, warnings, err := f.configuration()
+	if err != nil {
+		return o, err
+	}
+	if err := setLog(config.Logging.Format, int(config.Logging.Verbosity)); err != nil {
+		return o, err
+	}
+	for _, w := range ignored {
+		slog.Warn("command line", "warning", w)
 	}
 	for _, w := range warnings {
 		slog.Warn("configuration", "file", f.config, "warning", w)
@@ -147,14 +176,29 @@ func (f agentFlags) options() (agent.Options, error) {
 	o.Config = config
 	o.Starts = f.starts
 	o.CreateMissingCgroups = f.createMissingCgroups
-	if o.Endpoint = f.endpoint; o.Endpoint == "" {
-		o.Endpoint = config.ContainerRuntimeEndpoint
-	}
+	o.Endpoint = config.ContainerRuntimeEndpoint
 	return o, f.registration(&o)
 }
 
+// configuration reads the configuration from the file, its drop-ins and the flags.
+func (f *agentFlags) configuration() (*kubeletconfigv1beta1.KubeletConfiguration, []string, error) {
+	s := kubeletconfig.Sources{File: f.config, DropIns: f.configDir, Settings: f.kubelet.Settings()}
+	if f.set.Changed("register-with-taints") {
+		taints, err := node.ParseTaints(f.taints)
+		if err != nil {
+			return nil, nil, fmt.Errorf("--register-with-taints: %w", err)
+		}
+		s.Settings = append(s.Settings, kubeletconfig.Setting{
+			Flag:  "--register-with-taints",
+			Path:  "registerWithTaints",
+			Value: taints,
+		})
+	}
+	return kubeletconfig.LoadFrom(s)
+}
+
 // directories sets the directories in o, as absolute paths.
-func (f agentFlags) directories(o *agent.Options) (err error) {
+func (f *agentFlags) directories(o *agent.Options) (err error) {
 	if o.RootDir, err = filepath.Abs(f.rootDir); err != nil {
 		return fmt.Errorf("--root-dir %q: %w", f.rootDir, err)
 	}
@@ -172,19 +216,16 @@ func (f agentFlags) directories(o *agent.Options) (err error) {
 	return nil
 }
 
-// registration sets the name, the addresses, the labels and the taints with which the node registers.
-func (f agentFlags) registration(o *agent.Options) (err error) {
+// registration sets the name, the addresses and the labels with which the node registers.
+func (f *agentFlags) registration(o *agent.Options) (err error) {
 	if o.NodeName, err = nodeName(f.hostname); err != nil {
 		return err
 	}
 	if o.NodeIPs, err = node.ParseNodeIPs(f.nodeIP); err != nil {
 		return fmt.Errorf("--node-ip: %w", err)
 	}
-	if o.Labels, err = node.ParseLabels(f.labels); err != nil {
+	if o.Labels, err = node.ParseLabels(strings.Join(f.labels, ",")); err != nil {
 		return fmt.Errorf("--node-labels: %w", err)
-	}
-	if o.Taints, err = node.ParseTaints(f.taints); err != nil {
-		return fmt.Errorf("--register-with-taints: %w", err)
 	}
 	return nil
 }

@@ -39,7 +39,8 @@ where the agent can assign them; in the file that rule is called NodeResourceTop
 	}
 	f := c.Flags()
 	s.flags = f
-	s.leader = leaderElectionFlags(f, schedulerName)
+	s.leader = leaderElectionFlags(f, "kube-scheduler")
+	addVersionFlag(f)
 	s.upstream = schedulerFlags(f)
 	f.StringVar(&s.config, "config", "", "KubeSchedulerConfiguration `file` (default: upstream's defaults)")
 	f.StringVar(&s.writeTo, "write-config-to", "", "write the effective configuration to this `file`, and exit")
@@ -50,7 +51,12 @@ where the agent can assign them; in the file that rule is called NodeResourceTop
 		"which nodes to consider for a pod: `all`, or compat: as many as kube-scheduler would, by percentageOfNodesToScore")
 	f.Uint64Var(&s.o.Seed, "seed", 0,
 		"seed of the choice among nodes with equal scores; the same seed and history give the same placements")
-	c.RunE = func(c *cobra.Command, _ []string) error { return s.run(c.Context()) }
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if said, err := printVersion(c); said {
+			return err
+		}
+		return s.run(c.Context())
+	}
 	return c
 }
 

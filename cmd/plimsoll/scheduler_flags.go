@@ -10,7 +10,6 @@ import (
 	"net/http/pprof"
 	"os"
 	"runtime"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -114,19 +113,8 @@ func schedulerFlags(f *pflag.FlagSet) *upstreamFlags {
 
 // begin checks the flags, sets up the log, and warns of flags without an effect.
 func (u *upstreamFlags) begin() (featuregate.Set, error) {
-	switch u.logFormat {
-	case "text":
-		if u.verbosity >= verboseDebug {
-			slog.SetLogLoggerLevel(slog.LevelDebug)
-		}
-	case "json":
-		level := slog.LevelInfo
-		if u.verbosity >= verboseDebug {
-			level = slog.LevelDebug
-		}
-		slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
-	default:
-		return nil, fmt.Errorf("--logging-format: %q: want text or json", u.logFormat)
+	if err := setLog(u.logFormat, u.verbosity); err != nil {
+		return nil, fmt.Errorf("--logging-format: %w", err)
 	}
 	for _, idle := range idleFlags {
 		if u.flags.Changed(idle.name) {
@@ -145,9 +133,6 @@ func (u *upstreamFlags) begin() (featuregate.Set, error) {
 
 // gateDeclaredFeatures is the gate of the rule of that name. The other gates have no effect.
 const gateDeclaredFeatures = "NodeDeclaredFeatures"
-
-// verboseDebug is the --v from which every decision is logged: upstream's debug level.
-const verboseDebug = 4
 
 // client returns a client for agent with the first of the kubeconfigs that is not empty.
 func (u *upstreamFlags) client(agent string, kubeconfigs ...string) (*kube.Client, error) {
@@ -219,15 +204,4 @@ func withProfileTime(answer http.HandlerFunc) http.Handler {
 		answer(w, r.WithContext(context.WithValue(r.Context(), http.ServerContextKey,
 			&http.Server{WriteTimeout: profileTime})))
 	})
-}
-
-// schedulerName is the name of upstream's program: under that name plimsoll runs the verb scheduler.
-const schedulerName = "kube-scheduler"
-
-// asUpstream returns the arguments of a program that was started as name. Under upstream's name it adds the verb.
-func asUpstream(name string, args []string) []string {
-	if name[strings.LastIndexByte(name, '/')+1:] == schedulerName {
-		return append([]string{"scheduler"}, args...)
-	}
-	return args
 }

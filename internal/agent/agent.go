@@ -74,7 +74,6 @@ type Options struct {
 	NodeIPs          []netip.Addr // empty: looked up by the host's name, else of the interface with the default route
 	Cloud            bool         // an external cloud controller manages the Node's addresses
 	Labels           map[string]string
-	Taints           []corev1.Taint
 	// CreateMissingCgroups creates the controllers that a reserved cgroup lacks. If it is false, the agent refuses to
 	// start.
 	CreateMissingCgroups bool

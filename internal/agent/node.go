@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -54,7 +53,6 @@ func (a *Agent) prepareNode(context.Context) error {
 	o.Startup = a.metrics.Startup
 	o.Plugins = a.plugins
 	o.Labels = a.o.Labels
-	o.Taints = slices.Concat(a.o.Taints, o.Taints)
 	o.DeclaredFeatures = declaredFeatures
 	o.UserNamespaces = func() bool { return a.hasUsers } // set before the first report
 	o.ShuttingDown = a.shuttingDown

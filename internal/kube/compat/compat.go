@@ -1,5 +1,6 @@
 // Package compat writes docs/compatibility.md: how a node of this agent treats every field of a pod and of a
-// KubeletConfiguration. It uses the tables that the agent itself uses (podfields, kubeletconfig).
+// KubeletConfiguration, and every feature gate. It uses the tables that the agent itself uses (podfields, kubeletconfig,
+// featuregate).
 //
 // The text is a function of the tables. A test writes it (make docs) and fails where the file in the repository
 // differs, so that a change of the agent's behaviour cannot leave the page outdated. The product does not use this
@@ -8,19 +9,22 @@ package compat
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
+	"github.com/plimsoll-dev/plimsoll/internal/kube/featuregate"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 )
 
 const head = `# Compatibility
 
-<!-- Written by "make docs" from internal/kube/podfields/rows.go and internal/kube/kubeletconfig/fields.go.
-Change those. -->
+<!-- Written by "make docs" from internal/kube/podfields/rows.go, internal/kube/kubeletconfig/fields.go and
+internal/kube/featuregate/node.txt. Change those. -->
 
-What becomes of every field of a pod, and of every field of the kubelet's configuration file, on a node that runs
-` + "`plimsoll agent`" + `. The fields are those of Kubernetes 1.36. Tests walk the types of the API: a field that is
+What becomes of every field of a pod, of every field of the kubelet's configuration file, and of every feature gate, on
+a node that runs ` + "`plimsoll agent`" + `. The fields are those of Kubernetes 1.36. Tests walk the types of the API: a field that is
 missing here fails the build.
 
 ## Pods
@@ -59,6 +63,7 @@ func Markdown() string {
 		}
 	}
 	writeConfiguration(&out)
+	writeGates(&out)
 	return out.String()
 }
 
@@ -137,4 +142,51 @@ func writeConfiguration(out *strings.Builder) {
 		others[1].String())
 	out.WriteString("\n### Not honoured\n\n| Field | Honoured value | What happens instead |\n|---|---|---|\n" +
 		others[0].String())
+}
+
+const gatesHead = `
+## Feature gates
+
+The agent knows every gate of Kubernetes 1.36 by name, in ` + "`featureGates`" + ` of the configuration and in
+` + "`--feature-gates`" + `. A name that does not exist is an error, and so is a locked gate that is set to the other
+value. These gates can be set, with the kubelet's defaults: `
+
+const fixedGatesHead = `
+
+The kubelet reads these, too. They cannot be changed here: another value is a warning when the agent starts.
+
+| Gate | Default | What holds on a node of ours |
+|---|---|---|
+`
+
+// writeGates writes the part about feature gates.
+func writeGates(out *strings.Builder) {
+	out.WriteString(gatesHead)
+	value := func(name string) string {
+		if featuregate.All()[name].On {
+			return "on"
+		}
+		return "off"
+	}
+	var honoured []string
+	for _, name := range slices.Sorted(maps.Keys(kubeletconfig.Gates())) {
+		honoured = append(honoured, fmt.Sprintf("`%s` (%s)", name, value(name)))
+	}
+	out.WriteString(strings.Join(honoured, ", ") + "." + fixedGatesHead)
+	fixed := featuregate.OnNodes()
+	for _, name := range slices.Sorted(maps.Keys(fixed)) {
+		fmt.Fprintf(out, "| `%s` | %s | %s |\n", name, value(name), fixed[name])
+	}
+	var locked, others []string
+	for _, name := range slices.Sorted(maps.Keys(featuregate.All())) {
+		switch gate := featuregate.All()[name]; {
+		case kubeletconfig.Gates()[name] || fixed[name] != "":
+		case gate.Locked:
+			locked = append(locked, fmt.Sprintf("`%s` (%s)", name, value(name)))
+		default:
+			others = append(others, "`"+name+"`")
+		}
+	}
+	fmt.Fprintf(out, "\nLocked, in Kubernetes as here: %s.\n\nThese have no effect on a node, in the kubelet as here: %s.\n",
+		strings.Join(locked, ", "), strings.Join(others, ", "))
 }

@@ -2,8 +2,11 @@
 //
 // # Model
 //
-// gates.txt lists what kube-scheduler 1.36 accepts for --feature-gates, one gate per line: its name, its default,
-// whether it is locked to its default, and its maturity. A test in oracle/ compares it with upstream's own registry.
+// gates.txt lists what kube-scheduler and the kubelet 1.36 accept for --feature-gates, one gate per line: its name, its
+// default, whether it is locked to its default, and its maturity. node.txt says of each gate that the kubelet reads,
+// and that cannot be changed on a node of ours, what holds there instead. Tests in oracle/ compare both with upstream's
+// registry and sources.
+//
 // Parse reads a command line's value. A name that upstream does not have is an error, and so is a locked gate that is
 // set to the other value. A gate that is set to its default has no effect.
 //
@@ -16,6 +19,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +28,9 @@ import (
 
 //go:embed gates.txt
 var text string
+
+//go:embed node.txt
+var nodeText string
 
 // Gate is one feature gate.
 type Gate struct {
@@ -42,6 +49,19 @@ var All = sync.OnceValue(func() map[string]Gate {
 	}
 	return all
 })
+
+// onNodes are the lines of node.txt by name.
+var onNodes = sync.OnceValue(func() map[string]string {
+	all := map[string]string{}
+	for line := range strings.Lines(nodeText) {
+		name, why, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		all[name] = why
+	}
+	return all
+})
+
+// OnNodes returns the gates that the kubelet reads and that cannot be changed on a node of ours, with what holds there.
+func OnNodes() map[string]string { return maps.Clone(onNodes()) }
 
 // Set is the gates that were set, with their values.
 type Set map[string]bool

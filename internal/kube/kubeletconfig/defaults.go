@@ -100,14 +100,6 @@ func resourceDefaults(c *kubeletconfigv1beta1.KubeletConfiguration) {
 	defaultValue(&c.MaxOpenFiles, 1_000_000)
 	defaultDuration(&c.EvictionPressureTransitionPeriod, 5*time.Minute)
 	defaultPointer(&c.MergeDefaultEvictionSettings, false)
-	switch {
-	case c.EvictionHard == nil:
-		c.EvictionHard = maps.Clone(defaultEvictionHard)
-	case *c.MergeDefaultEvictionSettings:
-		for _, signal := range omittedSignals(c) {
-			c.EvictionHard[string(signal)] = defaultEvictionHard[string(signal)]
-		}
-	}
 	defaultPointer(&c.FailSwapOn, true)
 	if c.EnforceNodeAllocatable == nil {
 		c.EnforceNodeAllocatable = []string{enforcePods}
@@ -116,6 +108,19 @@ func resourceDefaults(c *kubeletconfigv1beta1.KubeletConfiguration) {
 	defaultPointer(&c.MemoryThrottlingFactor, memoryThrottlingFactorDefault)
 	defaultValue(&c.MemoryReservationPolicy, kubeletconfigv1beta1.NoneMemoryReservationPolicy)
 	defaultPointer(&c.LocalStorageCapacityIsolation, true)
+}
+
+// thresholdDefaults sets the default eviction thresholds, in all or for the signals that are left out. As in the
+// kubelet, that is done once, for the file.
+func thresholdDefaults(c *kubeletconfigv1beta1.KubeletConfiguration) {
+	switch {
+	case c.EvictionHard == nil:
+		c.EvictionHard = maps.Clone(defaultEvictionHard)
+	case *c.MergeDefaultEvictionSettings:
+		for _, signal := range omittedSignals(c) {
+			c.EvictionHard[string(signal)] = defaultEvictionHard[string(signal)]
+		}
+	}
 }
 
 // omittedSignals returns the signals with a default that the configuration's evictionHard leaves out, sorted.

@@ -136,7 +136,7 @@ var fields = slices.Concat(
 	// The rest.
 	honoured("shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
 	honoured("featureGates"), // those of gates.go; a warning of their own for the others
-	onlyDefault("logs go to standard error", "logging"),
+	honoured("logging"),      // format and verbosity; warnings of their own for the others
 	onlyDefault("spans are not sent", "tracing"),
 	onlyDefault("all metrics are shown", "showHiddenMetricsForVersion"),
 	onlyDefault("is an error in the kubelet too", "runOnce"),
@@ -165,6 +165,7 @@ func Fields() []Field {
 func unhonoured(asked, c *kubeletconfigv1beta1.KubeletConfiguration) []string {
 	plain := &kubeletconfigv1beta1.KubeletConfiguration{}
 	defaults(plain)
+	thresholdDefaults(plain)
 	byDefault, now := leafMap(plain), leafMap(c)
 	known := map[string]field{}
 	for _, f := range fields {
@@ -186,6 +187,7 @@ func unhonoured(asked, c *kubeletconfigv1beta1.KubeletConfiguration) []string {
 		}
 	}
 	warnings = append(warnings, gateWarnings(asked)...)
+	warnings = append(warnings, loggingWarnings(asked)...)
 	slices.Sort(warnings)
 	return warnings
 }

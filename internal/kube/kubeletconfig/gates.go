@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/kube/featuregate"
 )
 
 // Feature gates that guard a field of the configuration.
@@ -26,41 +28,43 @@ const (
 	gateNoQuota = "DisableCPUQuotaWithExclusiveCPUs" // off: containers with exclusive CPUs keep their CFS quota
 )
 
-// gate is a feature gate of the kubelet at v1.36.3 (pkg/features).
-type gate struct {
-	on     bool // the default
-	locked bool // setting it to another value than the default is an error
+// switches are the gates that switch something here. All others have upstream's default.
+var switches = map[string]bool{
+	gateMemoryQoS:          true,
+	gateQOSReserved:        true,
+	gateTrustBundles:       true,
+	gatePodCertificates:    true,
+	gateVolumeHealth:       true,
+	gateCFSPeriod:          true,
+	gateNoQuota:            true,
+	gateServing:            true,
+	gateShutdown:           true,
+	gateShutdownByPriority: true,
 }
 
-var gates = map[string]gate{
-	gateMemoryQoS:                {},
-	gateQOSReserved:              {},
-	gateTrustBundles:             {},
-	gatePodCertificates:          {},
-	gateVolumeHealth:             {},
-	gateCFSPeriod:                {on: true},
-	gateNoQuota:                  {on: true},
-	gateServing:                  {on: true},
-	gateShutdown:                 {on: true},
-	gateShutdownByPriority:       {on: true},
-	"KubeletCgroupDriverFromCRI": {on: true, locked: true},
-	"NodeSwap":                   {on: true, locked: true},
-}
+// Gates returns the gates that switch something on a node.
+func Gates() map[string]bool { return maps.Clone(switches) }
 
-// enabled reports whether a gate in gates is on.
+// enabled reports whether a gate is on.
 func enabled(c *kubeletconfigv1beta1.KubeletConfiguration, name string) bool {
-	if on, set := c.FeatureGates[name]; set {
-		return on
+	return featuregate.Set(c.FeatureGates).On(name)
+}
+
+// checkGates reports gates that do not exist, and locked ones that are set to another value.
+func checkGates(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
+	for name, on := range c.FeatureGates {
+		gate, known := featuregate.All()[name]
+		switch {
+		case !known:
+			p.add("featureGates."+name, on, "no feature gate of Kubernetes 1.36: remove it")
+		case gate.Locked && on != gate.On:
+			p.add("featureGates."+name, on, fmt.Sprintf("is locked to %v", gate.On))
+		}
 	}
-	return gates[name].on
 }
 
 func validateGates(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
-	for name, on := range c.FeatureGates {
-		if g := gates[name]; g.locked && on != g.on {
-			p.add("featureGates."+name, on, fmt.Sprintf("is locked to %v", g.on))
-		}
-	}
+	checkGates(c, p)
 	if !enabled(c, gateCFSPeriod) && c.CPUCFSQuotaPeriod.Duration != cfsPeriodDefault {
 		p.add("cpuCFSQuotaPeriod", c.CPUCFSQuotaPeriod.Duration, "needs featureGates."+gateCFSPeriod+": true")
 	}
@@ -91,14 +95,21 @@ func ShowsVolumeHealth(c *kubeletconfigv1beta1.KubeletConfiguration) bool {
 	return enabled(c, gateVolumeHealth)
 }
 
+// whyFixed says what holds on this node whatever a gate's value is.
+func whyFixed(name string) string {
+	if why := featuregate.OnNodes()[name]; why != "" {
+		return why
+	}
+	return "it has no effect on a node"
+}
+
 // gateWarnings returns a warning for each gate that has no effect here, and for each field that has no effect because
 // its gate is off, as in the kubelet.
 func gateWarnings(asked *kubeletconfigv1beta1.KubeletConfiguration) []string {
 	var warnings []string
 	for _, name := range slices.Sorted(maps.Keys(asked.FeatureGates)) {
-		if _, known := gates[name]; !known {
-			warnings = append(warnings, fmt.Sprintf("featureGates.%s: %v: not honoured: each gate has upstream's default", name,
-				asked.FeatureGates[name]))
+		if on := asked.FeatureGates[name]; on != featuregate.All()[name].On && !switches[name] {
+			warnings = append(warnings, fmt.Sprintf("featureGates.%s: %v: cannot be changed here: %s", name, on, whyFixed(name)))
 		}
 	}
 	if f := asked.MemoryThrottlingFactor; f != nil && *f != memoryThrottlingFactorDefault &&

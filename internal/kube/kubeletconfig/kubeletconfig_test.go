@@ -114,7 +114,8 @@ qosReserved: {memory: 10.5%, cpu: 10%}
 memoryReservationPolicy: TieredReservation
 memoryThrottlingFactor: 1.5
 memorySwap: {swapBehavior: UnlimitedSwap}
-featureGates: {NodeSwap: false, CustomCPUCFSQuotaPeriod: false, RotateKubeletServerCertificate: false}
+logging: {format: xml}
+featureGates: {NodeSwap: false, Telepathy: true, CustomCPUCFSQuotaPeriod: false, RotateKubeletServerCertificate: false}
 serverTLSBootstrap: true
 evictionHard: {memory.free: 1Gi, nodefs.available: 120%, imagefs.available: "0"}
 evictionSoft: {memory.available: 1Gi}
@@ -136,6 +137,7 @@ shutdownGracePeriodCriticalPods: 20s
 			`memoryReservationPolicy: "TieredReservation": needs featureGates.MemoryQoS: true`,
 			"memoryThrottlingFactor: 1.5: want more than 0",
 			`memorySwap.swapBehavior: "UnlimitedSwap": want one of`, "featureGates.NodeSwap: false: is locked to true",
+			"featureGates.Telepathy: true: no feature gate of Kubernetes 1.36", `logging.format: "xml": want text or json`,
 			"cpuCFSQuotaPeriod: 2s: needs featureGates.CustomCPUCFSQuotaPeriod: true",
 			"serverTLSBootstrap: true: needs featureGates.RotateKubeletServerCertificate: true",
 			`reservedSystemCPUs: list "3-1"`, `evictionHard.memory.free: "1Gi": is not an eviction signal`,
@@ -187,11 +189,12 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 
 func TestWarningsNameFieldValueAndEffect(t *testing.T) {
 	_, warnings, err := Parse([]byte(head+
-		"cpuManagerPolicy: static\ncpuManagerReconcilePeriod: 3s\nfeatureGates: {A: true, NodeSwap: true}\nmemoryThrottlingFactor: 0.5\nqosReserved: {memory: 50%}\nevictionSoft: {}\nlogging: {format: json}\nuserNamespaces: {idsPerPod: 131072}\nhairpinMode: promiscuous-bridge\n"), "/")
+		"cpuManagerPolicy: static\ncpuManagerReconcilePeriod: 3s\nfeatureGates: {PodLogsQuerySplitStreams: true, NodeSwap: true, GangScheduling: true}\nmemoryThrottlingFactor: 0.5\nqosReserved: {memory: 50%}\nevictionSoft: {}\nlogging: {format: json, vmodule: [{filePattern: a, verbosity: 3}]}\nuserNamespaces: {idsPerPod: 131072}\nhairpinMode: promiscuous-bridge\n"), "/")
 	want := []string{
 		"cpuManagerReconcilePeriod: {3s}: not honoured: shared CPUs change at once, and the kernel is not polled",
-		"featureGates.A: true: not honoured: each gate has upstream's default",
-		"logging: set: not honoured: logs go to standard error",
+		"featureGates.GangScheduling: true: cannot be changed here: it has no effect on a node",
+		"featureGates.PodLogsQuerySplitStreams: true: cannot be changed here: logs are served with both streams",
+		"logging.vmodule: 1 patterns: not honoured: logging.verbosity applies everywhere",
 		"memoryThrottlingFactor: 0.5: does nothing without featureGates.MemoryQoS: true",
 		"qosReserved: map[memory:50%]: does nothing without featureGates.QOSReserved: true",
 	}

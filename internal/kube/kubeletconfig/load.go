@@ -11,9 +11,9 @@
 //
 // # What it does not do
 //
-// It reads nothing of the machine: whether a reservation fits or a cgroup exists is checked elsewhere. It reads no
-// flags; the agent applies its few flags to the result. Of the feature gates only those in gates.go switch something;
-// the others have upstream's default.
+// It reads nothing of the machine: whether a reservation fits or a cgroup exists is checked elsewhere. It knows no
+// flags; kubeletflags translates them to Settings, which LoadFrom puts on top of the file and its drop-ins. Of the
+// feature gates only those in gates.go switch something; the others have upstream's default.
 package kubeletconfig
 
 import (
@@ -63,6 +63,7 @@ func Parse(data []byte, dir string) (*kubeletconfigv1beta1.KubeletConfiguration,
 	// What could be decoded is checked even if other parts could not, so that all problems are reported at once.
 	asked := c.DeepCopy()
 	defaults(c)
+	thresholdDefaults(c)
 	validate(c, &p)
 	if len(p) > 0 {
 		return nil, nil, p.err()
@@ -74,14 +75,23 @@ func Parse(data []byte, dir string) (*kubeletconfigv1beta1.KubeletConfiguration,
 
 // resolvePaths makes paths absolute, as the kubelet does.
 func resolvePaths(c *kubeletconfigv1beta1.KubeletConfiguration, dir string) {
-	for _, path := range []*string{
-		&c.StaticPodPath, &c.Authentication.X509.ClientCAFile, &c.TLSCertFile, &c.TLSPrivateKeyFile,
-		c.ResolverConfig, &c.VolumePluginDir, &c.PodLogsDir,
-	} {
-		if path != nil && *path != "" && !filepath.IsAbs(*path) {
+	for _, path := range paths(c) {
+		if *path != "" && !filepath.IsAbs(*path) {
 			*path = filepath.Join(dir, *path)
 		}
 	}
+}
+
+// paths returns the fields that are paths of files.
+func paths(c *kubeletconfigv1beta1.KubeletConfiguration) []*string {
+	all := []*string{
+		&c.StaticPodPath, &c.Authentication.X509.ClientCAFile, &c.TLSCertFile, &c.TLSPrivateKeyFile,
+		&c.VolumePluginDir, &c.PodLogsDir,
+	}
+	if c.ResolverConfig != nil {
+		all = append(all, c.ResolverConfig)
+	}
+	return all
 }
 
 // problems collects what is wrong with a configuration.

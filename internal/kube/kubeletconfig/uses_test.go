@@ -23,7 +23,7 @@ var readers = map[string]bool{"allocatable.go": true, "enforce.go": true, "evict
 	"numa.go": true, "shutdown.go": true, "kernel.go": true}
 
 // here are the fields that a function of this package carries out, with the name of the function.
-var here = map[string]string{"mergeDefaultEvictionSettings": "resourceDefaults", "failSwapOn": "CheckMachine",
+var here = map[string]string{"mergeDefaultEvictionSettings": "thresholdDefaults", "failSwapOn": "CheckMachine",
 	"failCgroupV1": "CheckMachine"}
 
 // otherKinds are packages that read configuration files of other kinds, some of whose fields have the same names.
