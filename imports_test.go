@@ -95,6 +95,7 @@ internal/host/disk: internal/core/unit
 internal/host/durable:
 internal/host/idmap:
 internal/host/link:
+internal/host/journalctl:
 internal/host/logind: internal/host/durable
 internal/host/kmsg: internal/core/oom internal/core/unit
 internal/host/mount:
@@ -117,7 +118,7 @@ internal/host/untrusted:
 # the API: the client, what objects mean, files and flags
 internal/kube: internal/clock internal/core/throttle internal/core/unit internal/kube/scheme internal/kube/topology
 internal/kube/authn: internal/kube
-internal/kube/compat: internal/kube/kubeletconfig internal/kube/podfields
+internal/kube/compat: internal/kube/featuregate internal/kube/kubeletconfig internal/kube/podfields
 internal/kube/configfile:
 internal/kube/credentialconfig: internal/kube/configfile
 internal/kube/election: internal/kube
@@ -201,8 +202,8 @@ internal/agent/runtimehandler: internal/kube internal/kube/podfields
 internal/agent/shutdown: internal/agent/failurelog internal/agent/podentry internal/agent/pods internal/clock
     internal/core/shutdown internal/host/durable internal/host/logind internal/kube/translate
 internal/agent/server: internal/agent/metrics internal/agent/poddir internal/agent/podlog internal/agent/stats
-    internal/host/cri internal/host/durable internal/journal internal/kube/authn internal/kube/serving
-    internal/kube/translate
+    internal/host/cri internal/host/durable internal/host/journalctl internal/journal internal/kube/authn
+    internal/kube/serving internal/kube/translate internal/version
 internal/agent/staticpods: internal/kube internal/kube/kubelethash internal/kube/manifests internal/kube/translate
 internal/agent/stats: internal/agent/poddir internal/core/unit internal/host/cgroup internal/host/process internal/host/psi
     internal/host/quota

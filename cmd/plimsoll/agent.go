@@ -177,6 +177,9 @@ func (f *agentFlags) options() (agent.Options, error) {
 	o.Starts = f.starts
 	o.CreateMissingCgroups = f.createMissingCgroups
 	o.Endpoint = config.ContainerRuntimeEndpoint
+	o.SetVerbosity = setVerbosity
+	o.Flags = map[string]string{}
+	f.set.VisitAll(func(one *pflag.Flag) { o.Flags[one.Name] = one.Value.String() })
 	return o, f.registration(&o)
 }
 

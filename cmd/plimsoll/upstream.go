@@ -68,17 +68,26 @@ func printVersion(c *cobra.Command) (said bool, err error) {
 // verboseDebug is the -v from which every decision is logged: upstream's debug level.
 const verboseDebug = 4
 
-// setLog has the log written in a format of upstream's flags, text or json, with the level of a verbosity.
-func setLog(format string, verbosity int) error {
+// logLevel is the level of a log in JSON. That of the other is kept by package slog.
+var logLevel slog.LevelVar
+
+// setVerbosity sets the log's level, at any time.
+func setVerbosity(verbosity int) {
 	level := slog.LevelInfo
 	if verbosity >= verboseDebug {
 		level = slog.LevelDebug
 	}
+	slog.SetLogLoggerLevel(level)
+	logLevel.Set(level)
+}
+
+// setLog has the log written in a format of upstream's flags, text or json, with the level of a verbosity.
+func setLog(format string, verbosity int) error {
+	setVerbosity(verbosity)
 	switch format {
 	case "text":
-		slog.SetLogLoggerLevel(level)
 	case "json":
-		slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
+		slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: &logLevel})))
 		kube.LogToSlog()
 	default:
 		return fmt.Errorf("%.200q: want text or json", format)

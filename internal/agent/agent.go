@@ -81,6 +81,10 @@ type Options struct {
 	// ReclaimMemory has the kernel reclaim memory of pods that use more than their request, near a memory threshold.
 	ReclaimMemory bool
 	Starts        int // how many pods start at the same time; 0: StartsPerCPU for each CPU
+	// Flags are those of the command line, with their values, for /flagz.
+	Flags map[string]string
+	// SetVerbosity sets how much is logged, as -v does. Optional: it cannot be set.
+	SetVerbosity func(verbosity int)
 	// Credentials are the options of the credential provider plugins, without Accounts and Now: the agent sets them.
 	Credentials credentialprovider.Options
 }
@@ -137,6 +141,7 @@ type Agent struct {
 	registry    *pluginregistry.Registry
 	services    services
 	node        *node.Reporter
+	podCIDRs    podCIDRs
 	pods        *pods.Runner
 	journal     *journal.Journal
 	guard       *agenteviction.Guard
@@ -166,6 +171,7 @@ func Run(ctx context.Context, o Options) error {
 		o:        o,
 		metrics:  metrics.New(o.NodeName),
 		changes:  make(chan struct{}, 1),
+		podCIDRs: newPodCIDRs(),
 		watchdog: watchdog.New(turnMax), // before any child process is started
 	}
 	kube.ClientMetrics(a.metrics.Registry)
@@ -309,6 +315,7 @@ func (a *Agent) loops(ctx context.Context) error {
 		"drivers":  a.drivers.Run,
 		"handover": a.keepHandover,
 		"owners":   retrying("pod resources", a.servePodResources),
+		"podcidrs": func(ctx context.Context) error { a.podCIDRs.run(ctx, a.runtime); return nil },
 		"services": func(ctx context.Context) error { a.services.controller.RunWithContext(ctx); return nil },
 	}
 	a.watchLoops()

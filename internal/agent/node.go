@@ -47,7 +47,10 @@ func (a *Agent) prepareNode(context.Context) error {
 	o.Exists = a.drivers.NodeExists
 	o.CSIVolumes = true
 	o.VolumesInUse = a.csiVolumes.VolumesInUse
-	o.Status = a.csiVolumes.NodeStatus
+	o.Received = func(n *corev1.Node) {
+		a.csiVolumes.NodeStatus(&n.Status)
+		a.podCIDRs.receive(n.Spec.PodCIDRs)
+	}
 	o.Addresses = addresses.Find
 	o.Cloud = cloud
 	o.Startup = a.metrics.Startup

@@ -29,6 +29,10 @@ func (a *Agent) prepareServer(context.Context) error {
 		Metrics:  a.metrics,
 		Healthy:  func() error { return a.pods.Healthy(healthyWithin) },
 		Journal:  a.journal.Find,
+
+		RootDir:      a.o.RootDir,
+		Flags:        a.o.Flags,
+		SetVerbosity: a.o.SetVerbosity,
 	}
 	if a.serving != nil {
 		o.Certificate = a.serving.Get

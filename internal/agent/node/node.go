@@ -145,11 +145,12 @@ type Options struct {
 	// UserNamespaces reports whether pods can have users of their own, as far as it is the agent's and the kernel's
 	// business. Optional: they cannot.
 	UserNamespaces func() bool
-	// VolumesInUse returns the volumes in use for the status, given those that the status has now. Status receives the
-	// status as the API server has it. Both must return soon, and may not call the Reporter. Optional: no volume is
-	// attached.
+	// VolumesInUse returns the volumes in use for the status, given those that the status has now. It must return soon,
+	// and may not call the Reporter. Optional: no volume is attached.
 	VolumesInUse func(now []corev1.UniqueVolumeName) []corev1.UniqueVolumeName
-	Status       func(*corev1.NodeStatus)
+	// Received is called with the Node as the API server has it. It must return soon, and may not call the Reporter or
+	// write to the Node. Optional.
+	Received func(*corev1.Node)
 
 	CSIVolumes   bool // CSI drivers are registered and called
 	TrustBundles bool // pods can have certificates of ClusterTrustBundles: the feature gate is on
@@ -397,8 +398,8 @@ func (k *Reporter) observed(node *corev1.Node) {
 	}
 	theirs := readyStatus(node)
 	k.base, k.computed = node, nil
-	if k.o.Status != nil {
-		k.o.Status(&node.Status)
+	if k.o.Received != nil {
+		k.o.Received(node)
 	}
 	k.recordCordoned(node)
 	if theirs != k.reported && theirs == corev1.ConditionUnknown {

@@ -26,7 +26,8 @@ func TestVolumesInUse(t *testing.T) {
 			defer mu.Unlock()
 			return inUse
 		}
-		o.Status = func(status *corev1.NodeStatus) {
+		o.Received = func(node *corev1.Node) {
+			status := &node.Status
 			mu.Lock()
 			defer mu.Unlock()
 			attached = status.VolumesAttached

@@ -208,8 +208,8 @@ func (k *Reporter) accept(before, after *corev1.Node) {
 	defer k.mu.Unlock()
 	if k.base == nil || k.base.UID != after.UID || newer(after.ResourceVersion, k.base.ResourceVersion) {
 		k.base, k.computed = after, nil
-		if k.o.Status != nil {
-			k.o.Status(&after.Status)
+		if k.o.Received != nil {
+			k.o.Received(after)
 		}
 	}
 	k.recordCordoned(after)

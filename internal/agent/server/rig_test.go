@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -133,6 +134,15 @@ func (s *streamer) ListContainers(context.Context, *runtimeapi.ListContainersReq
 	}}, nil
 }
 
+// CheckpointContainer writes the file, as a runtime does.
+func (s *streamer) CheckpointContainer(_ context.Context, r *runtimeapi.CheckpointContainerRequest,
+	_ ...grpc.CallOption) (*runtimeapi.CheckpointContainerResponse, error) {
+	if _, err := s.prepare(r); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.CheckpointContainerResponse{}, os.WriteFile(r.Location, []byte(r.ContainerId), 0o600)
+}
+
 // echo serves streams as a runtime does: it switches protocols, sends the request that it got, and then returns every
 // byte.
 func echo(t *testing.T) string {
@@ -208,6 +218,7 @@ type rig struct {
 	pods   *table
 	stream *streamer
 	logs   string
+	level  atomic.Int64 // as set by a request
 	stop   context.CancelFunc
 	done   chan error
 }
@@ -235,7 +246,10 @@ func newRig(t *testing.T, change func(*Options)) *rig {
 		},
 		NodeName: "n1", Names: []string{"127.0.0.1"}, CertDir: filepath.Join(dir,
 			"pki"), Pods: r.pods, Runtime: r.stream, Stats: fixedStats{}, Cgroups: fixedCgroups{}, Metrics: metrics.New("n1"),
-		LogDir: dir,
+		LogDir:       dir,
+		RootDir:      filepath.Join(dir, "root"),
+		Flags:        map[string]string{"v": "2", "node-ip": "192.0.2.1"},
+		SetVerbosity: func(n int) { r.level.Store(int64(n)) },
 	}
 	if change != nil {
 		change(&o)

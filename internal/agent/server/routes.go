@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"os"
 	"path"
 	"strconv"
 	"strings"
@@ -43,7 +42,7 @@ func (s *Server) routes() (http.Handler, error) {
 	if c.EnableDebuggingHandlers != nil && !*c.EnableDebuggingHandlers {
 		off := refuse("Debug endpoints are disabled.", http.StatusMethodNotAllowed)
 		for _, p := range []string{"/run/", "/exec/", "/attach/", "/portForward/", "/containerLogs/", "/runningpods/",
-			"/debug/pprof/", "/logs/", "/configz"} {
+			"/debug/pprof/", "/debug/flags/", "/logs/", "/configz", "/checkpoint/", "/statusz", "/flagz"} {
 			answer(p, off)
 		}
 		return s.guarded(s.counted(mux)), nil
@@ -59,6 +58,14 @@ func (s *Server) routes() (http.Handler, error) {
 	answer("GET /runningpods", s.runningPods)
 	answer("GET /runningpods/{$}", s.runningPods)
 	answer("GET /configz", s.configz)
+	stream("POST /checkpoint/{namespace}/{pod}/{container}", s.checkpoint)
+	answer("GET /statusz", s.statusz)
+	answer("GET /flagz", s.flagz)
+	if on := c.EnableDebugFlagsHandler; s.o.SetVerbosity == nil || on != nil && !*on {
+		answer("PUT /debug/flags/v", refuse("flags endpoint is disabled.", http.StatusMethodNotAllowed))
+	} else {
+		answer("PUT /debug/flags/v", s.verbosity)
+	}
 	s.systemLogRoutes(answer, stream)
 	s.profileRoutes(answer, stream)
 	return s.guarded(s.counted(mux)), nil
@@ -167,27 +174,6 @@ func (s *Server) metricRoutes(mux *http.ServeMux) error {
 		}))
 	}
 	return nil
-}
-
-// systemLogRoutes serves the machine's log directory. os.Root keeps every path and symbolic link inside it.
-func (s *Server) systemLogRoutes(answer, stream func(string, http.HandlerFunc)) {
-	if on := s.o.Config.EnableSystemLogHandler; on != nil && !*on {
-		answer("GET /logs/", refuse("logs endpoint is disabled.", http.StatusMethodNotAllowed))
-		return
-	}
-	dir := s.o.LogDir
-	if dir == "" {
-		dir = "/var/log"
-	}
-	stream("GET /logs/", func(w http.ResponseWriter, r *http.Request) {
-		root, err := os.OpenRoot(dir)
-		if err != nil {
-			http.Error(w, "open log directory: "+err.Error(), http.StatusNotFound)
-			return
-		}
-		defer root.Close()
-		http.StripPrefix("/logs", http.FileServerFS(root.FS())).ServeHTTP(w, r)
-	})
 }
 
 func (s *Server) profileRoutes(answer, stream func(string, http.HandlerFunc)) {

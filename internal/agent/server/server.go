@@ -6,7 +6,9 @@
 //	/pods /runningpods/ /configz                      the node's pods, and the agent's configuration
 //	/stats/summary /metrics /metrics/resource ...     usage and metrics
 //	/journal                                          the node's decisions with their numbers (not in the kubelet)
-//	/healthz /logs/ /debug/pprof/                     health, the machine's log directory, profiles
+//	/checkpoint/<ns>/<pod>/<container>                has the runtime write a container's state into a file
+//	/healthz /logs/ /debug/pprof/ /debug/flags/v      health, the machine's log directory, profiles, the log's level
+//	/statusz /flagz                                   versions and flags of the agent
 //
 // Only /healthz is also served without TLS, authentication and authorization, on healthzBindAddress:healthzPort
 // (loopback by default).
@@ -112,6 +114,8 @@ type Runtime interface {
 		...grpc.CallOption) (*runtimeapi.PortForwardResponse, error)
 	ListContainers(context.Context, *runtimeapi.ListContainersRequest,
 		...grpc.CallOption) (*runtimeapi.ListContainersResponse, error)
+	CheckpointContainer(context.Context, *runtimeapi.CheckpointContainerRequest,
+		...grpc.CallOption) (*runtimeapi.CheckpointContainerResponse, error)
 }
 
 // Stats reads usage at the time of a request; *stats.Reader implements it.
@@ -140,6 +144,11 @@ type Options struct {
 	Metrics     *metrics.Set
 	Healthy     func() error // returns nil while the agent's loop makes progress
 	LogDir      string       // served at /logs/; empty: /var/log
+	RootDir     string       // of the agent; checkpoints are written below it
+	// Flags are those of the command line, with their values, for /flagz.
+	Flags map[string]string
+	// SetVerbosity sets how much the agent logs, as -v does. Optional: it cannot be set.
+	SetVerbosity func(verbosity int)
 	// Descriptors is how many files the process may have open; zero: RLIMIT_NOFILE. The server leaves half of them to
 	// others.
 	Descriptors uint64
@@ -152,6 +161,7 @@ type Server struct {
 	o         Options
 	guard     *authn.Guard
 	tls       *tls.Config
+	began     time.Time // when it was made, which is when the agent starts
 	slots     slots
 	refusals  serving.Refusals
 	handler   http.Handler
@@ -179,7 +189,7 @@ func New(o Options) (*Server, error) {
 			return nil, err
 		}
 	}
-	s := &Server{o: o, guard: guard, slots: slots{limits: limitsFor(o.Descriptors)}}
+	s := &Server{o: o, guard: guard, began: time.Now(), slots: slots{limits: limitsFor(o.Descriptors)}}
 	if s.tls, err = tlsConfig(o); err != nil {
 		return nil, err
 	}

@@ -75,10 +75,8 @@ var fields = slices.Concat(
 		"authentication.anonymous.enabled",
 		"authorization.mode", "authorization.webhook.cacheAuthorizedTTL", "authorization.webhook.cacheUnauthorizedTTL",
 		"streamingConnectionIdleTimeout", "enableDebuggingHandlers", "healthzPort", "healthzBindAddress",
-		"enableSystemLogHandler", "enableProfilingHandler"),
+		"enableSystemLogHandler", "enableSystemLogQuery", "enableProfilingHandler", "enableDebugFlagsHandler"),
 	onlyDefault("this port is not opened: use port", "readOnlyPort"),
-	onlyDefault("/logs serves files only", "enableSystemLogQuery"),
-	onlyDefault("/debug/flags is not served", "enableDebugFlagsHandler"),
 	onlyDefault("blocking is not profiled", "enableContentionProfiling"),
 	honoured("rotateCertificates", "serverTLSBootstrap"),
 
@@ -102,7 +100,8 @@ var fields = slices.Concat(
 	honoured("runtimeRequestTimeout"),
 	onlyDefault("FlexVolume plugins are not supported", "volumePluginDir"),
 	honoured("volumeStatsAggPeriod"), // of claims and CSI drivers; agent/stats measures the rest when it is asked
-	onlyDefault("the CNI plugin assigns addresses", "podCIDR", "hairpinMode"),
+	onlyDefault("the runtime is told the Node's podCIDRs, as by a kubelet with an API server", "podCIDR"),
+	onlyDefault("the CNI plugin connects pods", "hairpinMode"),
 	notDefault("the agent makes no netfilter chains; programs that look for KUBE-IPTABLES-HINT do not find it",
 		"makeIPTablesUtilChains", "false"),
 	onlyDefault("the agent makes no netfilter chains", "iptablesMasqueradeBit", "iptablesDropBit"),

@@ -44,7 +44,7 @@ func TestWatchdog(t *testing.T) {
 	c := rig.Shared(t)
 	ns := c.Namespace(t)
 	g := lab.Boot(t, "tiny", lab.Options{Init: lab.Systemd, Name: "watchdog"})
-	n := c.Join(t, g, rig.JoinOptions{CgroupDriver: "systemd"})
+	n := c.Join(t, g, rig.JoinOptions{CgroupDriver: "systemd", Config: map[string]any{"enableSystemLogQuery": true}})
 	pod := func(name string) *corev1.Pod {
 		return &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -95,6 +95,14 @@ func TestWatchdog(t *testing.T) {
 		"Watchdog timeout") {
 		t.Errorf("it was not the watchdog:\n%s", journal)
 	}
+	rig.Eventually(t, podWithin, "the agent's log is read through the API server", func(ctx context.Context) error {
+		text, err := c.API.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", n.Name, "proxy/logs/").
+			Param("query", "plimsoll-agent").Param("pattern", "the agent is ready").Param("boot", "0").DoRaw(ctx)
+		if err == nil && strings.Count(string(text), "the agent is ready") != 2 {
+			err = fmt.Errorf("want two starts in %q", text)
+		}
+		return err
+	})
 	createReady(t, c, ns, pod("after"))
 	wantPod(t, c, ns, "web notices nothing", web, func(now *corev1.Pod) error {
 		was, is := web.Status.ContainerStatuses[0], now.Status.ContainerStatuses[0]
