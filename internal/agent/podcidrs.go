@@ -17,8 +17,8 @@ import (
 // report of the Node's status, every 10 s.
 const podCIDRsRetry = 10 * time.Second
 
-// podCIDRs tells the container runtime which ranges the addresses of the node's pods are from (podCIDRs of the Node), as
-// the kubelet does. A runtime that has a template of its network's configuration fills it in with them.
+// podCIDRs tells the container runtime which ranges the addresses of the node's pods are from (podCIDRs of the Node),
+// as the kubelet does. A runtime that has a template of its network's configuration fills it in with them.
 type podCIDRs struct {
 	latest chan string // has the ranges that run has not told yet; only the last ones matter
 }
@@ -40,8 +40,8 @@ type runtimeConfig interface {
 		...grpc.CallOption) (*runtimeapi.UpdateRuntimeConfigResponse, error)
 }
 
-// run tells the runtime until ctx ends: once for each change, and once when the agent starts, since the runtime may have
-// been started again.
+// run tells the runtime until ctx ends: once for each change, and once when the agent starts, since the runtime may
+// have been started again.
 func (p podCIDRs) run(ctx context.Context, runtime runtimeConfig) {
 	var failures failurelog.Log
 	const action = "tell the runtime the addresses of pods"

@@ -118,8 +118,8 @@ func (r *Runner) LastRead() time.Time {
 	return r.clock.At(r.lastSync)
 }
 
-// Turned returns when the loop of relists turned last, whether or not the runtime answered; zero: never yet. It takes no
-// lock.
+// Turned returns when the loop of relists turned last, whether or not the runtime answered; zero: never yet. It takes
+// no lock.
 func (r *Runner) Turned() time.Time {
 	if at := r.turned.Load(); at != 0 {
 		return r.clock.At(unit.Instant(at))

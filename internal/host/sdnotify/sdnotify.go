@@ -50,7 +50,9 @@ type Service struct {
 // Take returns the service that the environment describes, and removes it from the environment. The error says what of
 // it cannot be used; the rest is.
 func Take() (Service, error) {
-	socket, timeout, pid := os.Getenv(varSocket), os.Getenv(varTimeout), os.Getenv(varPID)
+	socket := os.Getenv(varSocket)
+	timeout := os.Getenv(varTimeout)
+	pid := os.Getenv(varPID)
 	for _, name := range []string{varSocket, varTimeout, varPID} {
 		_ = os.Unsetenv(name) // fails for names that no variable can have only
 	}

@@ -1,6 +1,6 @@
 // Package compat writes docs/compatibility.md: how a node of this agent treats every field of a pod and of a
-// KubeletConfiguration, and every feature gate. It uses the tables that the agent itself uses (podfields, kubeletconfig,
-// featuregate).
+// KubeletConfiguration, and every feature gate. It uses the tables that the agent itself uses (podfields,
+// kubeletconfig, featuregate).
 //
 // The text is a function of the tables. A test writes it (make docs) and fails where the file in the repository
 // differs, so that a change of the agent's behaviour cannot leave the page outdated. The product does not use this
@@ -187,6 +187,6 @@ func writeGates(out *strings.Builder) {
 			others = append(others, "`"+name+"`")
 		}
 	}
-	fmt.Fprintf(out, "\nLocked, in Kubernetes as here: %s.\n\nThese have no effect on a node, in the kubelet as here: %s.\n",
-		strings.Join(locked, ", "), strings.Join(others, ", "))
+	fmt.Fprintf(out, "\nLocked, in Kubernetes as here: %s.\n\n", strings.Join(locked, ", "))
+	fmt.Fprintf(out, "These have no effect on a node, in the kubelet as here: %s.\n", strings.Join(others, ", "))
 }
