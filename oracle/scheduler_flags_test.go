@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
@@ -59,12 +60,12 @@ func TestSchedulerFlags(t *testing.T) {
 	}
 }
 
+// The components' commands register the gates of the log when they are loaded. It is not possible after the first flags.
+func init() { utilruntime.Must(logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate)) }
+
 // TestFeatureGates checks that our table of feature gates is upstream's.
 func TestFeatureGates(t *testing.T) {
 	options.NewOptions() // registers them, but those of the log
-	if err := logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate); err != nil {
-		t.Fatal(err)
-	}
 	ours := featuregate.All()
 	for name, spec := range utilfeature.DefaultMutableFeatureGate.GetAll() {
 		maturity := string(spec.PreRelease)

@@ -242,8 +242,8 @@ func (l *layers) finish() (*kubeletconfigv1beta1.KubeletConfiguration, []string,
 		return nil, nil, p.err()
 	}
 	for _, path := range paths(c) {
-		if *path == "" {
-			continue
+		if *path == "" || filepath.IsAbs(*path) {
+			continue // as it was written
 		}
 		if *path, err = filepath.Abs(*path); err != nil {
 			return nil, nil, errors.Join(errors.New("find the working directory"), err)
