@@ -277,6 +277,7 @@ deploy:
 images/build: internal/image
 images/workload:
 scripts/sbom:
+test/amounts:
 test/apart: internal/core/idset
 test/apart/watch: test/apart
 test/atonce:

@@ -189,17 +189,25 @@ func TestRoles(t *testing.T) {
 	own, node := testOptions(t), joinedOptions(t)
 	other := node
 	other.Server = "https://192.0.2.11:6443"
-	for _, c := range []struct {
-		name      string
-		kept, now Options
-		want      string
-	}{
+	expectRoles(t, []role{
 		{"the same node", node, node, ""},
 		{"the same cluster", own, own, ""},
 		{"another server", node, other, "belongs to a node of https://192.0.2.10:6443"},
 		{"join with a cluster's state", own, node, "has a cluster of this machine's own"},
 		{"up with a node's state", node, own, "plimsoll join https://192.0.2.10:6443"},
-	} {
+	})
+}
+
+// role is a state directory that kept has made and now uses, and why it may not.
+type role struct {
+	name      string
+	kept, now Options
+	want      string
+}
+
+func expectRoles(t *testing.T, roles []role) {
+	t.Helper()
+	for _, c := range roles {
 		dir := t.TempDir()
 		c.kept.StateDir, c.now.StateDir = dir, dir
 		if err := c.kept.save(); err != nil {

@@ -173,11 +173,7 @@ func TestServerRoles(t *testing.T) {
 	further.EtcdServers, further.FirstServer = outside.EtcdServers, "https://192.0.2.10:6443"
 	again := further
 	again.EtcdServers = nil // it takes those of before
-	for _, c := range []struct {
-		name      string
-		kept, now Options
-		want      string
-	}{
+	expectRoles(t, []role{
 		{"moved to an etcd outside", alone, outside, ""},
 		{"the same", outside, outside, ""},
 		{"without its etcd", outside, alone, "give --etcd-servers again"},
@@ -185,17 +181,7 @@ func TestServerRoles(t *testing.T) {
 		{"a further server as the first", further, alone, "plimsoll up --server https://192.0.2.10:6443"},
 		{"a further server with all flags", further, outside, ""},
 		{"a cluster of its own", alone, again, "has a cluster of this machine's own"},
-	} {
-		dir := t.TempDir()
-		c.kept.StateDir, c.now.StateDir = dir, dir
-		if err := c.kept.save(); err != nil {
-			t.Fatal(err)
-		}
-		err := layout{c.now}.checkRole()
-		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", c.name, err, c.want)
-		}
-	}
+	})
 }
 
 func TestServerSkew(t *testing.T) {

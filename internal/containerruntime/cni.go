@@ -2,11 +2,11 @@ package containerruntime
 
 import (
 	"encoding/json"
-	"errors"
 	"os"
 	"path/filepath"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/cni"
+	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
 )
 
 // cniConfig returns the pod network as a CNI configuration list (CNI specification 1.0.0): one bridge, addresses from
@@ -51,7 +51,7 @@ func linkPlugins(o Options, t tools, hostPorts bool) error {
 		if old, err := os.Readlink(path); err == nil && old == target {
 			continue
 		}
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := durable.Remove(path); err != nil {
 			return err
 		}
 		if err := os.Symlink(target, path); err != nil {

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/plimsoll-dev/plimsoll/internal/clock"
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 )
@@ -85,6 +87,20 @@ func (c *Client) Throttled(t *Throttle) (*Client, error) {
 	config := c.RESTConfig()
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &throttledTransport{t, next} })
 	return NewClientForConfig(config)
+}
+
+// Clients returns clients like writes and events, which share t, and registers t's measurements until ctx ends.
+func (t *Throttle) Clients(
+	ctx context.Context, registry prometheus.Registerer, writes, events *Client,
+) (throttledWrites, throttledEvents *Client, err error) {
+	if err := t.Register(ctx, registry); err != nil {
+		return nil, nil, err
+	}
+	if throttledWrites, err = writes.Throttled(t); err != nil {
+		return nil, nil, err
+	}
+	throttledEvents, err = events.Throttled(t)
+	return throttledWrites, throttledEvents, err
 }
 
 // As returns a context whose requests count as kind at a Throttle. That holds for reads too: use it for those that a

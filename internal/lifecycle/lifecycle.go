@@ -127,14 +127,7 @@ func (o *Options) throttledClients(ctx context.Context) (writes, events *kube.Cl
 		Options:   throttle.Options{InFlightMax: o.WritesInFlight, Tolerance: throttle.ToleranceDefault},
 		Leads:     o.Leads,
 	})
-	if err := writeThrottle.Register(ctx, o.Metrics.Registry); err != nil {
-		return nil, nil, err
-	}
-	if writes, err = o.Client.Throttled(writeThrottle); err != nil {
-		return nil, nil, err
-	}
-	events, err = o.Events.Throttled(writeThrottle)
-	return writes, events, err
+	return writeThrottle.Clients(ctx, o.Metrics.Registry, o.Client, o.Events)
 }
 
 func check(o *Options) error {

@@ -177,14 +177,7 @@ func (o *Options) throttledClients(ctx context.Context) (writes, events *kube.Cl
 		AnswerMax: answerMax,
 		Leads:     o.Leads,
 	})
-	if err := writeThrottle.Register(ctx, o.Metrics.Registry); err != nil {
-		return nil, nil, err
-	}
-	if writes, err = o.Client.Throttled(writeThrottle); err != nil {
-		return nil, nil, err
-	}
-	events, err = o.Events.Throttled(writeThrottle)
-	return writes, events, err
+	return writeThrottle.Clients(ctx, o.Metrics.Registry, o.Client, o.Events)
 }
 
 // podIn returns the kept part of the object of p, or nil if it is gone or has another UID.

@@ -10,7 +10,7 @@
 //
 // Tmpfs is fast, and its directories use no blocks: use it for tests of one package. A Disk is ext4 in a sparse file,
 // like a node's: use it for whole agents and instances. Filling it uses no space of the machine, since fallocate(2)
-// writes nothing.
+// writes nothing. Ext4 is for other tests that need options of ext4, such as quota.
 //
 // # Safety
 //
@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -43,6 +44,36 @@ func Tmpfs(t testing.TB, options string) (dir string) {
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Errorf("unmount %s: %v", dir, err)
+		}
+	})
+	return dir
+}
+
+// ext4Size is the size of the file systems of Ext4, in bytes. Chosen: their journal fits, and they are made at once.
+const ext4Size = 32 << 20
+
+// Ext4 makes a file system with arguments of mkfs.ext4, and mounts it with options until the test ends. It skips the
+// test without root, without mkfs.ext4, and where the kernel lacks an option.
+func Ext4(t testing.TB, options string, mkfs ...string) (dir string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: mounts a file system")
+	}
+	base := t.TempDir()
+	file, dir := filepath.Join(base, "disk"), filepath.Join(base, "m")
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, ext4Size), os.Mkdir(dir, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	made := exec.Command("mkfs.ext4", append(append([]string{"-q"}, mkfs...), file)...)
+	if out, err := made.CombinedOutput(); err != nil {
+		t.Skipf("needs mkfs.ext4: %v: %s", err, out)
+	}
+	if out, err := exec.Command("mount", "-o", options, file, dir).CombinedOutput(); err != nil {
+		t.Skipf("needs a loop device and %s: %v: %s", options, err, out)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
 		}
 	})
 	return dir

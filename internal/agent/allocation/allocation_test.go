@@ -1,30 +1,16 @@
 package allocation
 
 import (
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/plimsoll-dev/plimsoll/test/amounts"
 )
 
-// amounts reads "cpu=1 memory=64Mi".
-func amounts(text string) corev1.ResourceList {
-	var list corev1.ResourceList
-	for _, word := range strings.Fields(text) {
-		name, value, _ := strings.Cut(word, "=")
-		list = with(list, corev1.ResourceName(name), resource.MustParse(value))
-	}
-	return list
-}
-
-func requirements(requests, limits string) corev1.ResourceRequirements {
-	return corev1.ResourceRequirements{Requests: amounts(requests), Limits: amounts(limits)}
-}
-
 func statusOf(name, allocated, requests, limits string) corev1.ContainerStatus {
-	r := requirements(requests, limits)
-	return corev1.ContainerStatus{Name: name, AllocatedResources: amounts(allocated), Resources: &r}
+	r := amounts.Of(requests, limits)
+	return corev1.ContainerStatus{Name: name, AllocatedResources: amounts.List(allocated), Resources: &r}
 }
 
 // What a new agent takes as allocated, given the status in the API.
@@ -36,21 +22,21 @@ func TestAllocationIsRecovered(t *testing.T) {
 		want     corev1.ResourceRequirements
 		complete bool
 	}{
-		{"a new pod", requirements("cpu=1", "cpu=2"), nil, requirements("cpu=1", "cpu=2"), true},
-		{"an agent that reported no resources", requirements("cpu=1", ""), []corev1.ContainerStatus{{Name: "c"}},
-			requirements("cpu=1", ""), true},
-		{"nothing is pending", requirements("cpu=1", "cpu=2"), []corev1.ContainerStatus{statusOf("c", "cpu=1", "cpu=1",
-			"cpu=2")}, requirements("cpu=1", "cpu=2"), true},
-		{"only a limit changed, which needs no room", requirements("cpu=1", "cpu=3"),
-			[]corev1.ContainerStatus{statusOf("c", "cpu=1", "cpu=1", "cpu=2")}, requirements("cpu=1", "cpu=3"), true},
-		{"a resize waits", requirements("cpu=5", "cpu=6"), []corev1.ContainerStatus{statusOf("c", "cpu=1", "cpu=1", "cpu=2")},
-			requirements("cpu=1", "cpu=2"), false},
-		{"a request is new", requirements("cpu=5 memory=1Gi", ""), []corev1.ContainerStatus{statusOf("c", "cpu=5", "cpu=5",
-			"")}, requirements("cpu=5", ""), false},
-		{"the first request of all", requirements("cpu=5", ""), []corev1.ContainerStatus{statusOf("c", "", "", "")},
-			requirements("", ""), false},
-		{"allocated and not written, and the next one waits", requirements("cpu=5", "cpu=6"),
-			[]corev1.ContainerStatus{statusOf("c", "cpu=3", "cpu=1", "cpu=2")}, requirements("cpu=3", "cpu=3"), false},
+		{"a new pod", amounts.Of("cpu=1", "cpu=2"), nil, amounts.Of("cpu=1", "cpu=2"), true},
+		{"an agent that reported no resources", amounts.Of("cpu=1", ""), []corev1.ContainerStatus{{Name: "c"}},
+			amounts.Of("cpu=1", ""), true},
+		{"nothing is pending", amounts.Of("cpu=1", "cpu=2"), []corev1.ContainerStatus{statusOf("c", "cpu=1", "cpu=1",
+			"cpu=2")}, amounts.Of("cpu=1", "cpu=2"), true},
+		{"only a limit changed, which needs no room", amounts.Of("cpu=1", "cpu=3"),
+			[]corev1.ContainerStatus{statusOf("c", "cpu=1", "cpu=1", "cpu=2")}, amounts.Of("cpu=1", "cpu=3"), true},
+		{"a resize waits", amounts.Of("cpu=5", "cpu=6"), []corev1.ContainerStatus{statusOf("c", "cpu=1", "cpu=1", "cpu=2")},
+			amounts.Of("cpu=1", "cpu=2"), false},
+		{"a request is new", amounts.Of("cpu=5 memory=1Gi", ""), []corev1.ContainerStatus{statusOf("c", "cpu=5", "cpu=5",
+			"")}, amounts.Of("cpu=5", ""), false},
+		{"the first request of all", amounts.Of("cpu=5", ""), []corev1.ContainerStatus{statusOf("c", "", "", "")},
+			amounts.Of("", ""), false},
+		{"allocated and not written, and the next one waits", amounts.Of("cpu=5", "cpu=6"),
+			[]corev1.ContainerStatus{statusOf("c", "cpu=3", "cpu=1", "cpu=2")}, amounts.Of("cpu=3", "cpu=3"), false},
 	} {
 		pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: c.asked}}},
 			Status: corev1.PodStatus{ContainerStatuses: c.status}}
@@ -70,14 +56,18 @@ func TestAllocationIsRecovered(t *testing.T) {
 }
 
 func TestAllocationOfPodLevel(t *testing.T) {
-	asked, has := requirements("cpu=4", "cpu=4 memory=2Gi"), requirements("cpu=1100m", "cpu=2100m memory=1Gi")
+	asked, has := amounts.Of("cpu=4", "cpu=4 memory=2Gi"), amounts.Of("cpu=1100m", "cpu=2100m memory=1Gi")
 	pod := &corev1.Pod{
-		Spec: corev1.PodSpec{Resources: &asked, Overhead: amounts("cpu=100m"), Containers: []corev1.Container{{Name: "c"}}},
-		Status: corev1.PodStatus{Resources: &has, AllocatedResources: amounts("cpu=1100m"),
+		Spec: corev1.PodSpec{
+			Resources:  &asked,
+			Overhead:   amounts.List("cpu=100m"),
+			Containers: []corev1.Container{{Name: "c"}},
+		},
+		Status: corev1.PodStatus{Resources: &has, AllocatedResources: amounts.List("cpu=1100m"),
 			ContainerStatuses: []corev1.ContainerStatus{statusOf("c", "", "", "")}},
 	}
 	a := reported(pod)
-	if want := requirements("cpu=1", "cpu=2 memory=1Gi"); !Same(*a.level, want) || a.Meets(pod) {
+	if want := amounts.Of("cpu=1", "cpu=2 memory=1Gi"); !Same(*a.level, want) || a.Meets(pod) {
 		t.Errorf("%+v, want %+v", a.level, want)
 	}
 }

@@ -5,13 +5,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/plimsoll-dev/plimsoll/test/amounts"
 	"github.com/plimsoll-dev/plimsoll/test/cost"
 )
 
 // podOf returns a pod with one container that requests that much CPU.
 func podOf(cpu string) *corev1.Pod {
 	return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{
-		{Name: "c", Resources: requirements("cpu="+cpu, "")},
+		{Name: "c", Resources: amounts.Of("cpu="+cpu, "")},
 	}}}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/poddir"
 	core "github.com/plimsoll-dev/plimsoll/internal/core/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
 	"github.com/plimsoll-dev/plimsoll/internal/host/loop"
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
@@ -109,16 +110,16 @@ func (k *Manager) leaveMap(spec string, uid types.UID) error {
 	if err := mount.UnmountBelow(path); err != nil {
 		return err
 	}
-	return remove(path)
+	return durable.Remove(path)
 }
 
 // unpublishBlock removes what is left of a block volume after a driver has unpublished it from a pod.
 func (k *Manager) unpublishBlock(i id, uid types.UID, err error) (core.Outcome, error) {
-	outcome, err := takenAway(core.Unpublish, k.target(i, uid), err, remove)
+	outcome, err := takenAway(core.Unpublish, k.target(i, uid), err, durable.Remove)
 	if err != nil {
 		return outcome, err
 	}
-	if err := remove(k.link(i, uid)); err != nil {
+	if err := durable.Remove(k.link(i, uid)); err != nil {
 		return core.Unclear, err
 	}
 	if _, err := os.Lstat(k.staging(i)); err == nil {
@@ -129,7 +130,7 @@ func (k *Manager) unpublishBlock(i id, uid types.UID, err error) (core.Outcome, 
 
 // unstageBlock removes what is left of a block volume after a driver has unstaged it.
 func (k *Manager) unstageBlock(i id, err error) (core.Outcome, error) {
-	outcome, err := takenAway(core.Unstage, k.staging(i), err, remove)
+	outcome, err := takenAway(core.Unstage, k.staging(i), err, durable.Remove)
 	if err != nil {
 		return outcome, err
 	}
@@ -139,23 +140,15 @@ func (k *Manager) unstageBlock(i id, err error) (core.Outcome, error) {
 	return core.Done, nil
 }
 
-// remove removes a file, a link or an empty directory, if it exists.
-func remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
 // dropRecord removes the record of a block volume, unless a pod has the volume.
 func (k *Manager) dropRecord(spec string) error {
-	if err := remove(k.blockDir("publish", spec)); errors.Is(err, unix.ENOTEMPTY) {
+	if err := durable.Remove(k.blockDir("publish", spec)); errors.Is(err, unix.ENOTEMPTY) {
 		return nil
 	} else if err != nil {
 		return err
 	}
 	for _, elements := range [][]string{{"data", recordFile}, {"data"}, {"dev"}, {}} {
-		if err := remove(k.blockDir(append([]string{spec}, elements...)...)); err != nil {
+		if err := durable.Remove(k.blockDir(append([]string{spec}, elements...)...)); err != nil {
 			return err
 		}
 	}

@@ -34,11 +34,9 @@ package csivolume
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -54,6 +52,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	core "github.com/plimsoll-dev/plimsoll/internal/core/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
 )
 
 // Driver is a registered driver.
@@ -444,7 +443,7 @@ func (k *Manager) late(pod *corev1.Pod) string {
 func removeEmpty(target string) error {
 	dir := filepath.Dir(target)
 	for _, path := range []string{target, filepath.Join(dir, recordFile), dir} {
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := durable.Remove(path); err != nil {
 			return err
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/poddir"
 	core "github.com/plimsoll-dev/plimsoll/internal/core/volume"
+	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
@@ -81,7 +82,7 @@ func (k *Manager) mountNFS(j job) (core.Outcome, error) {
 	if mounted || problem != nil {
 		return core.Unclear, errors.Join(err, problem)
 	}
-	if problem := remove(target); problem != nil {
+	if problem := durable.Remove(target); problem != nil {
 		return core.Unclear, errors.Join(err, problem)
 	}
 	return core.Failed, err
@@ -101,7 +102,7 @@ func (k *Manager) unmountNFS(j job) (core.Outcome, error) {
 	case mounted:
 		return core.Unclear, fmt.Errorf("%s is mounted more than once", target)
 	}
-	if err := remove(target); err != nil {
+	if err := durable.Remove(target); err != nil {
 		return core.Unclear, err
 	}
 	return core.Done, nil

@@ -118,12 +118,7 @@ func (s store) pending() (crypto.Signer, []byte, error) {
 }
 
 // drop removes the key of the request without an answer.
-func (s store) drop() error {
-	if err := os.Remove(s.path(".key.tmp")); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
+func (s store) drop() error { return durable.Remove(s.path(".key.tmp")) }
 
 // chainOf returns the certificates in a text, without headers and what is between them.
 func chainOf(text []byte) (chain []byte) {

@@ -171,7 +171,7 @@ func (r *Records) Recover(images []Image) error {
 				errs = append(errs, err)
 				continue
 			}
-			errs = append(errs, remove(path))
+			errs = append(errs, durable.Remove(path))
 		}
 	}
 	return errors.Join(errs...)
@@ -198,7 +198,7 @@ func (r *Records) Prune(ids []string, since time.Time) error {
 			!record.LastUpdatedTime.Time.Before(since) {
 			continue
 		}
-		errs = append(errs, remove(path))
+		errs = append(errs, durable.Remove(path))
 	}
 	return errors.Join(errs...)
 }
@@ -227,7 +227,7 @@ func (r *Records) end(image string) {
 		return
 	}
 	delete(r.begun, image)
-	if err := remove(file(r.pulling, image)); err != nil {
+	if err := durable.Remove(file(r.pulling, image)); err != nil {
 		slog.Warn("record of a pull not removed; its image is pulled again", "image", image, "err", err)
 	}
 }
@@ -343,7 +343,7 @@ func list(dir string) ([]string, error) {
 	for _, e := range entries {
 		switch path := filepath.Join(dir, e.Name()); {
 		case strings.HasSuffix(e.Name(), unfinished):
-			err = errors.Join(err, remove(path))
+			err = errors.Join(err, durable.Remove(path))
 		case strings.HasPrefix(e.Name(), prefix) && e.Type().IsRegular():
 			paths = append(paths, path)
 		}
@@ -383,11 +383,4 @@ func write(path string, what any) error {
 		return err
 	}
 	return durable.Write(path, text)
-}
-
-func remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }

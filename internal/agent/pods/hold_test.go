@@ -180,33 +180,44 @@ func TestHungOpinion(t *testing.T) {
 	hung, next := r.newEntry("hung"), r.newEntry("next")
 	u := &undecided{slow: slow{room: room{milli: 1000}, hangs: sizedPod("hung", 500, 1), reached: make(chan struct{})}}
 	r.Admission, r.Assignments = u, freeAssignments{}
-	for _, e := range []*podentry.Entry{hung, next} {
-		e.Set(sizedPod(string(e.UID()), 100, 1), 1)
-		r.pods[e.UID()] = e
-		r.turns.Join(e)
-	}
-	ended := make(chan struct{})
-	go func() {
-		workerOf(r, hung).admit(t.Context())
-		close(ended)
-	}()
-	<-u.reached
-	workerOf(r, next).admit(t.Context())
-	if next.Snapshot().Phase != podentry.PhaseAdmitted || hung.Snapshot().Phase == podentry.PhaseAdmitted ||
-		len(u.others) != 1 {
-		t.Errorf("it is %v, the hung one %v; it saw %d pods, want the one that has something", next.Snapshot().Phase,
-			hung.Snapshot().Phase, len(u.others))
-	}
-	r.ask("a", 400, 2)
-	r.judgeResizes()
-	if got := r.has("a"); got != "400m resizing@2" {
-		t.Errorf("a has %s", got)
+	ended := othersGoOn(t, r, hung, next, u.reached)
+	if len(u.others) != 1 {
+		t.Errorf("the next pod saw %d pods, want the one that has something", len(u.others))
 	}
 	hung.Vanish(1)
 	<-ended
 	if u.asked != 1 || hung.Snapshot().Stop == nil || hung.Snapshot().Stop.Phase == podlife.Failed {
 		t.Errorf("it ends by the plugin's word, asked %d times: %+v", u.asked, hung.Snapshot().Stop)
 	}
+}
+
+// othersGoOn begins to admit the hung pod, whose plugin does not answer. Meanwhile the next pod is admitted, and pod a
+// is resized. ended is closed when the admission of the hung pod has ended.
+func othersGoOn(
+	t *testing.T, r *Runner, hung, next *podentry.Entry, reached <-chan struct{},
+) (ended <-chan struct{}) {
+	t.Helper()
+	for _, e := range []*podentry.Entry{hung, next} {
+		e.Set(sizedPod(string(e.UID()), 100, 1), 1)
+		r.pods[e.UID()] = e
+		r.turns.Join(e)
+	}
+	done := make(chan struct{})
+	go func() {
+		workerOf(r, hung).admit(t.Context())
+		close(done)
+	}()
+	<-reached
+	workerOf(r, next).admit(t.Context())
+	if next.Snapshot().Phase != podentry.PhaseAdmitted || hung.Snapshot().Phase == podentry.PhaseAdmitted {
+		t.Errorf("the next pod is %v, the hung one %v", next.Snapshot().Phase, hung.Snapshot().Phase)
+	}
+	r.ask("a", 400, 2)
+	r.judgeResizes()
+	if got := r.has("a"); got != "400m resizing@2" {
+		t.Errorf("a has %s", got)
+	}
+	return done
 }
 
 // freeAssignments are the Assignments of a node on which nothing is assigned.
@@ -221,27 +232,9 @@ func TestHungPlugin(t *testing.T) {
 	hung, next := r.newEntry("hung"), r.newEntry("next")
 	w := &slow{room: room{milli: 1000}, hangs: sizedPod("hung", 500, 1), reached: make(chan struct{})}
 	r.Admission, r.Assignments = w, freeAssignments{}
-	for _, e := range []*podentry.Entry{hung, next} {
-		e.Set(sizedPod(string(e.UID()), 100, 1), 1)
-		r.pods[e.UID()] = e
-		r.turns.Join(e)
-	}
-	ended := make(chan struct{})
-	go func() {
-		workerOf(r, hung).admit(t.Context())
-		close(ended)
-	}()
-	<-w.reached
-	workerOf(r, next).admit(t.Context())
-	if next.Snapshot().Phase != podentry.PhaseAdmitted || hung.Snapshot().Phase == podentry.PhaseAdmitted ||
-		len(w.others) != 2 {
-		t.Errorf("it is %v, the hung one %v; it saw %d pods, want those two that are here", next.Snapshot().Phase,
-			hung.Snapshot().Phase, len(w.others))
-	}
-	r.ask("a", 400, 2)
-	r.judgeResizes()
-	if got := r.has("a"); got != "400m resizing@2" {
-		t.Errorf("a has %s", got)
+	ended := othersGoOn(t, r, hung, next, w.reached)
+	if len(w.others) != 2 {
+		t.Errorf("the next pod saw %d pods, want the two that are here", len(w.others))
 	}
 	hung.Vanish(1)
 	<-ended

@@ -8,6 +8,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/allocation"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
+	"github.com/plimsoll-dev/plimsoll/test/amounts"
 )
 
 // noting returns a runner that can build the configuration of a sandbox.
@@ -21,9 +22,9 @@ func noting() *Runner {
 // A resize that the node did not allocate does not count as allocated.
 func TestAllocationIsNotedWithTheSandbox(t *testing.T) {
 	allocated := sizedPod("a", 300, 1)
-	level := requirements("memory=1Gi", "memory=2Gi")
+	level := amounts.Of("memory=1Gi", "memory=2Gi")
 	allocated.Spec.Resources = &level
-	allocated.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"example.com/x": amounts("cpu=1")["cpu"]}
+	allocated.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"example.com/x": amounts.List("cpu=1")["cpu"]}
 	r := noting()
 	config, err := r.configs().Sandbox(allocated, sandboxOf(allocated, 0, "/pods/a"))
 	if err != nil {
@@ -31,14 +32,14 @@ func TestAllocationIsNotedWithTheSandbox(t *testing.T) {
 	}
 	asks := allocated.DeepCopy()
 	asks.Generation = 2
-	asks.Spec.Containers[0].Resources.Requests = amounts("cpu=36")
-	asks.Spec.Resources.Limits = amounts("memory=4Gi")
+	asks.Spec.Containers[0].Resources.Requests = amounts.List("cpu=36")
+	asks.Spec.Resources.Limits = amounts.List("memory=4Gi")
 	e := r.newEntry("a")
 	note := config.Annotations["plimsoll.dev/allocation"]
 	e.Set(asks, 1)
 	e.Admit(asks, note)
 	pod := e.Object()
-	if !allocation.Same(pod.Spec.Containers[0].Resources, requirements("cpu=300m", "")) {
+	if !allocation.Same(pod.Spec.Containers[0].Resources, amounts.Of("cpu=300m", "")) {
 		t.Errorf("the container has %+v, want what was allocated", pod.Spec.Containers[0].Resources)
 	}
 	if _, there := pod.Spec.Containers[0].Resources.Limits["example.com/x"]; !there {

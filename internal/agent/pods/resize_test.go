@@ -18,6 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/test/amounts"
 )
 
 // room is a node with that many millicores. It allocates what fits, in the order of the requests.
@@ -79,7 +80,7 @@ func sizedPod(name string, milli, generation int64) *corev1.Pod {
 	pod.Generation = generation
 	pod.ResourceVersion = fmt.Sprint(generation)
 	pod.Spec.InitContainers = nil
-	pod.Spec.Containers = []corev1.Container{{Name: "c", Resources: requirements(fmt.Sprintf("cpu=%dm", milli), "")}}
+	pod.Spec.Containers = []corev1.Container{{Name: "c", Resources: amounts.Of(fmt.Sprintf("cpu=%dm", milli), "")}}
 	return pod
 }
 

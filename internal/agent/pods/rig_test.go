@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -20,6 +18,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/userns"
 	"github.com/plimsoll-dev/plimsoll/internal/clock"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/test/amounts"
 )
 
 const noon = unit.Instant(12 * time.Hour)
@@ -94,24 +93,7 @@ func said(r *record.FakeRecorder) string {
 	}
 }
 
-// requirements reads "cpu=1 memory=64Mi".
-func requirements(requests, limits string) corev1.ResourceRequirements {
-	return corev1.ResourceRequirements{Requests: amounts(requests), Limits: amounts(limits)}
-}
-
-func amounts(text string) corev1.ResourceList {
-	if text == "" {
-		return nil
-	}
-	list := corev1.ResourceList{}
-	for _, word := range strings.Fields(text) {
-		name, value, _ := strings.Cut(word, "=")
-		list[corev1.ResourceName(name)] = resource.MustParse(value)
-	}
-	return list
-}
-
 func reported(name, allocated, requests, limits string) corev1.ContainerStatus {
-	r := requirements(requests, limits)
-	return corev1.ContainerStatus{Name: name, AllocatedResources: amounts(allocated), Resources: &r}
+	r := amounts.Of(requests, limits)
+	return corev1.ContainerStatus{Name: name, AllocatedResources: amounts.List(allocated), Resources: &r}
 }

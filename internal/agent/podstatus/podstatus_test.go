@@ -9,13 +9,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/test/amounts"
 )
 
 // TestPastReadsBackStatus: Past understands what Status writes.
@@ -245,7 +245,7 @@ func TestStatusShowsWhatIsThere(t *testing.T) {
 			CPUQuota: unit.LimitTo(qos.CFSPeriodDefault / 5), Memory: unit.LimitTo(memory)})
 	}
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c",
-		Resources: requirements("cpu=300m memory=1Gi example.com/x=1", "cpu=200m memory=2Gi example.com/x=1")}}}}
+		Resources: amounts.Of("cpu=300m memory=1Gi example.com/x=1", "cpu=200m memory=2Gi example.com/x=1")}}}}
 	out := corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", ContainerID: "containerd://1",
 		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}
 	addResources(pod, &out, podlife.Observation{
@@ -253,11 +253,11 @@ func TestStatusShowsWhatIsThere(t *testing.T) {
 		Containers: []podlife.Container{{ID: "1", Name: "c", State: podlife.Running, Size: of(100, unit.GiB)}},
 	})
 	s := out.ContainerStatuses[0]
-	want := requirements("cpu=100m memory=1Gi example.com/x=1", "cpu=200m memory=1Gi example.com/x=1")
+	want := amounts.Of("cpu=100m memory=1Gi example.com/x=1", "cpu=200m memory=1Gi example.com/x=1")
 	if !equality.Semantic.DeepEqual(*s.Resources, want) {
 		t.Errorf("resources %+v, want %+v", s.Resources, want)
 	}
-	if !equality.Semantic.DeepEqual(s.AllocatedResources, amounts("cpu=300m memory=1Gi example.com/x=1")) {
+	if !equality.Semantic.DeepEqual(s.AllocatedResources, amounts.List("cpu=300m memory=1Gi example.com/x=1")) {
 		t.Errorf("allocated %v", s.AllocatedResources)
 	}
 }
@@ -286,18 +286,4 @@ func testPod() *corev1.Pod {
 		},
 		Status: corev1.PodStatus{Phase: corev1.PodPending},
 	}
-}
-
-// amounts reads "cpu=1 memory=64Mi".
-func amounts(text string) corev1.ResourceList {
-	list := corev1.ResourceList{}
-	for _, word := range strings.Fields(text) {
-		name, value, _ := strings.Cut(word, "=")
-		list[corev1.ResourceName(name)] = resource.MustParse(value)
-	}
-	return list
-}
-
-func requirements(requests, limits string) corev1.ResourceRequirements {
-	return corev1.ResourceRequirements{Requests: amounts(requests), Limits: amounts(limits)}
 }

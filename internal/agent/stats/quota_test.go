@@ -2,45 +2,18 @@ package stats
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/quota"
+	"github.com/plimsoll-dev/plimsoll/test/smallfs"
 )
 
 // TestVolumeByQuota: usage that the kernel counts is reported without a walk, and includes a file that was deleted and
 // is still open.
 func TestVolumeByQuota(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts a file system")
-	}
-	base := t.TempDir()
-	file, dir := filepath.Join(base, "disk"), filepath.Join(base, "m")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(file, 32<<20); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command("mkfs.ext4", "-q", "-O", "project,quota", "-E", "quotatype=prjquota",
-		file).CombinedOutput(); err != nil {
-		t.Skipf("needs mkfs.ext4: %v: %s", err, out)
-	}
-	if out, err := exec.Command("mount", "-o", "loop,prjquota", file, dir).CombinedOutput(); err != nil {
-		t.Skipf("needs a loop device and project quota: %v: %s", err, out)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := smallfs.Ext4(t, "loop,prjquota", "-O", "project,quota", "-E", "quotatype=prjquota")
 	volume := filepath.Join(dir, "volume")
 	if err := os.Mkdir(volume, 0o700); err != nil {
 		t.Fatal(err)

@@ -8,13 +8,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/test/amounts"
 )
 
 func statusOf(pod *corev1.Pod, last corev1.PodStatus, decided podlife.Status) corev1.PodStatus {
@@ -25,19 +25,6 @@ func statusOf(pod *corev1.Pod, last corev1.PodStatus, decided podlife.Status) co
 		Devices:  func(string, string) []corev1.ResourceStatus { return nil },
 	}
 	return node.Status(pod, podstatus.Facts{Now: time.Now(), Last: last, Decided: decided})
-}
-
-// amounts reads "cpu=1 memory=64Mi".
-func amounts(text string) corev1.ResourceList {
-	if text == "" {
-		return nil
-	}
-	list := corev1.ResourceList{}
-	for _, word := range strings.Fields(text) {
-		name, value, _ := strings.Cut(word, "=")
-		list[corev1.ResourceName(name)] = resource.MustParse(value)
-	}
-	return list
 }
 
 // TestPatchMakesServerAgree applies patches as the API server does: afterwards it has what the agent reports, and what
@@ -91,7 +78,7 @@ func TestPatchMakesServerAgree(t *testing.T) {
 }
 
 func randomAmounts(r *rand.Rand) corev1.ResourceList {
-	return amounts([]string{"", "cpu=1", "memory=1Gi", "cpu=2 memory=1Gi"}[r.IntN(4)])
+	return amounts.List([]string{"", "cpu=1", "memory=1Gi", "cpu=2 memory=1Gi"}[r.IntN(4)])
 }
 
 func randomStatus(r *rand.Rand) podlife.Status {

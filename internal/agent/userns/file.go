@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -81,13 +80,6 @@ func write(path string, r userns.Range) error {
 		return err
 	}
 	return durable.Write(path, text)
-}
-
-func remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }
 
 // parseSubordinate reads what getsubids(1) prints of a user who has one run of subordinate ids:

@@ -35,6 +35,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/userns"
+	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
 )
 
 // Users knows the IDs of pods. It is safe for concurrent use.
@@ -144,7 +145,7 @@ func (u *Users) Release(uid types.UID) {
 // forget removes a pod's file, and then frees its IDs. If the file cannot be removed, its IDs stay taken. The caller
 // holds mu.
 func (u *Users) forget(pod string) error {
-	if err := remove(u.path(pod)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := durable.Remove(u.path(pod)); err != nil {
 		u.ranges.Unknown(pod, err.Error())
 		return err
 	}

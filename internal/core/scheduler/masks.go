@@ -101,12 +101,18 @@ func (c *cluster) weighGroups(d *demand, g *grouping) {
 	d.spans = d.spans[:0]
 }
 
-// feasibleRows returns the rows that no rule rejects. The mask is working space.
-func (c *cluster) feasibleRows(d *demand, self PodID) rows.Mask {
+// unnominated returns the marks, and the rows that are seen and have no nominated pods. The mask is working space.
+func (c *cluster) unnominated() (*marks, rows.Mask) {
 	marks := c.updateMarks()
 	rows := marks.seen.CopyOf(c.masks.rows)
 	c.masks.rows = rows
 	rows.Less(marks.nominated)
+	return marks, rows
+}
+
+// feasibleRows returns the rows that no rule rejects. The mask is working space.
+func (c *cluster) feasibleRows(d *demand, self PodID) rows.Mask {
+	marks, rows := c.unnominated()
 	for _, f := range d.profile.filters {
 		if rows.None() {
 			break
@@ -129,10 +135,7 @@ func (c *state) narrowAmong(judge func(*state, *demand, row) bool, d *demand, m,
 // explainByMasks returns why every row is rejected.
 func (c *cluster) explainByMasks(d *demand, self PodID) *Failure {
 	failure := newFailure(c.seenCount, d)
-	marks := c.updateMarks()
-	rows := marks.seen.CopyOf(c.masks.rows)
-	c.masks.rows = rows
-	rows.Less(marks.nominated)
+	marks, rows := c.unnominated()
 	for _, f := range d.profile.filters {
 		if rows.None() {
 			break

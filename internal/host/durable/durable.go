@@ -113,3 +113,12 @@ func Link(target, path string) error {
 	}
 	return nil
 }
+
+// Remove removes a file, a link or an empty directory, if it exists. It does not wait for the disk: after a crash of
+// the machine, the file may exist again.
+func Remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -9,45 +9,12 @@ import (
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/test/smallfs"
 )
 
-// mount makes a file system with or without project quota.
-func mount(t *testing.T, options string, features ...string) string {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts a file system")
-	}
-	base := t.TempDir()
-	file, dir := filepath.Join(base, "disk"), filepath.Join(base, "m")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(file, 32<<20); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command("mkfs.ext4", append(append([]string{"-q"}, features...),
-		file)...).CombinedOutput(); err != nil {
-		t.Skipf("needs mkfs.ext4: %v: %s", err, out)
-	}
-	if out, err := exec.Command("mount", "-o", options, file, dir).CombinedOutput(); err != nil {
-		t.Skipf("needs a loop device and %s: %v: %s", options, err, out)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
-}
-
 func TestCounts(t *testing.T) {
-	root := mount(t, "loop,prjquota", "-O", "project,quota", "-E", "quotatype=prjquota")
+	root := smallfs.Ext4(t, "loop,prjquota", "-O", "project,quota", "-E", "quotatype=prjquota")
 	dirs := []string{filepath.Join(root, "a"), filepath.Join(root, "b")}
 	for _, dir := range dirs {
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -108,7 +75,7 @@ func TestCounts(t *testing.T) {
 }
 
 func TestNone(t *testing.T) {
-	for _, dir := range []string{mount(t, "loop"), "/proc", "/sys"} {
+	for _, dir := range []string{smallfs.Ext4(t, "loop"), "/proc", "/sys"} {
 		if err := Begin(dir); !errors.Is(err, ErrNone) {
 			t.Errorf("%s: %v", dir, err)
 		}
@@ -120,7 +87,7 @@ func TestNone(t *testing.T) {
 
 // TestLimit: a process without CAP_SYS_RESOURCE gets EDQUOT at the limit, and may write again when it is raised.
 func TestLimit(t *testing.T) {
-	root := mount(t, "loop,prjquota", "-O", "project,quota", "-E", "quotatype=prjquota")
+	root := smallfs.Ext4(t, "loop,prjquota", "-O", "project,quota", "-E", "quotatype=prjquota")
 	enforced, err := Enforced(root)
 	if err != nil || !enforced {
 		t.Fatalf("enforced: %v, %v", enforced, err)
@@ -172,7 +139,7 @@ func TestNotEnforced(t *testing.T) {
 			features = []string{"-O", "project,quota", "-E", "quotatype=prjquota"}
 		}
 		want := options != "loop"
-		if got, err := Enforced(mount(t, options, features...)); got != want || err != nil {
+		if got, err := Enforced(smallfs.Ext4(t, options, features...)); got != want || err != nil {
 			t.Errorf("%s: enforced %v, %v, want %v", options, got, err, want)
 		}
 	}

@@ -2,16 +2,15 @@ package translate
 
 import (
 	"reflect"
-	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubelethash"
+	"github.com/plimsoll-dev/plimsoll/test/amounts"
 )
 
 // podlifePod has a container of every kind except ephemeral ones.
@@ -35,20 +34,6 @@ func podlifePod() *corev1.Pod {
 			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: "example.com/lb"}},
 		},
 	}
-}
-
-// amounts parses "cpu=1 memory=1Gi".
-func amounts(text string) corev1.ResourceList {
-	list := corev1.ResourceList{}
-	for _, word := range strings.Fields(text) {
-		name, value, _ := strings.Cut(word, "=")
-		list[corev1.ResourceName(name)] = resource.MustParse(value)
-	}
-	return list
-}
-
-func requirements(requests, limits string) corev1.ResourceRequirements {
-	return corev1.ResourceRequirements{Requests: amounts(requests), Limits: amounts(limits)}
 }
 
 func TestPodlifeSpec(t *testing.T) {
@@ -93,7 +78,7 @@ func TestExitRules(t *testing.T) {
 // TestFixedResources: only resources that the policy names, or the pod's limit where the container has none, require a
 // new container.
 func TestFixedResources(t *testing.T) {
-	c := corev1.Container{Resources: requirements("cpu=1 memory=1Gi", "memory=2Gi")}
+	c := corev1.Container{Resources: amounts.Of("cpu=1 memory=1Gi", "memory=2Gi")}
 	pod := &corev1.Pod{}
 	if got := FixedResources(pod, &c); got != "" {
 		t.Errorf("without a policy: %q", got)
@@ -101,18 +86,18 @@ func TestFixedResources(t *testing.T) {
 	c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: "memory", RestartPolicy: corev1.RestartContainer},
 		{ResourceName: "cpu", RestartPolicy: corev1.NotRequired}}
 	was := FixedResources(pod, &c)
-	c.Resources = requirements("cpu=2 memory=1024Mi", "cpu=3 memory=2048Mi")
+	c.Resources = amounts.Of("cpu=2 memory=1024Mi", "cpu=3 memory=2048Mi")
 	if got := FixedResources(pod, &c); got != was {
 		t.Errorf("%q, was %q: only CPU and spelling changed", got, was)
 	}
-	c.Resources = requirements("cpu=2 memory=1Gi", "memory=3Gi")
+	c.Resources = amounts.Of("cpu=2 memory=1Gi", "memory=3Gi")
 	if got := FixedResources(pod, &c); got == was {
 		t.Errorf("%q: memory changed", got)
 	}
-	c.Resources, pod.Spec.Resources = requirements("memory=1Gi",
-		""), &corev1.ResourceRequirements{Limits: amounts("memory=3Gi")}
+	c.Resources, pod.Spec.Resources = amounts.Of("memory=1Gi",
+		""), &corev1.ResourceRequirements{Limits: amounts.List("memory=3Gi")}
 	was = FixedResources(pod, &c)
-	pod.Spec.Resources.Limits = amounts("memory=4Gi")
+	pod.Spec.Resources.Limits = amounts.List("memory=4Gi")
 	if got := FixedResources(pod, &c); got == was {
 		t.Errorf("%q: the pod's limit changed, which is the container's", got)
 	}
