@@ -342,6 +342,24 @@ func TestLimitThatIsNotInForceYet(t *testing.T) {
 	}
 }
 
+// TestEverySignalIsRead: a threshold on a signal that is not read would never be evaluated.
+func TestEverySignalIsRead(t *testing.T) {
+	b := newBench(t, 200*unit.MiB)
+	o := b.options(t.TempDir())
+	o.ImageFS = t.TempDir()
+	g, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var facts eviction.Facts
+	g.observe(&facts, 1)
+	for _, signal := range allocatable.Signals() {
+		if facts.Signals[signal].Capacity == 0 {
+			t.Errorf("%s is not read (signals, read.go): %+v", signal, facts.Signals[signal])
+		}
+	}
+}
+
 // evictedAsTold replays the journal: the inputs that it recorded of each decision lead to the same decision again.
 func (b *bench) evictedAsTold(dir string) {
 	b.Helper()

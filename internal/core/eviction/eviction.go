@@ -141,15 +141,16 @@ var resources = map[allocatable.Signal]Resource{
 // resourceOf returns the resource that a signal measures.
 func resourceOf(s allocatable.Signal) Resource { return resources[s] }
 
-func conditionOf(s allocatable.Signal) Condition {
-	switch resourceOf(s) {
-	case Memory:
-		return MemoryPressure
-	case PIDs:
-		return PIDPressure
-	}
-	return DiskPressure
+// conditions are the Node's conditions, by the resource that is short.
+var conditions = map[Resource]Condition{
+	Memory:  MemoryPressure,
+	Storage: DiskPressure,
+	Inodes:  DiskPressure,
+	PIDs:    PIDPressure,
 }
+
+// conditionOf returns the Node's condition while a threshold of a signal is met.
+func conditionOf(s allocatable.Signal) Condition { return conditions[resourceOf(s)] }
 
 // withContainerFS returns the thresholds, and with them those of containerfs, which cannot be configured: the file
 // system of writable layers is nodefs or imagefs, and has the thresholds of that one. Configured thresholds for

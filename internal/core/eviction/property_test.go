@@ -293,14 +293,36 @@ func TestWhatRingsIsNotPolled(t *testing.T) {
 	}
 }
 
-// TestEverySignalHasAResource: a signal that is not listed would be ranked and reported as another resource.
+// TestEverySignalHasAResource: a signal that is not listed would be ranked and reported as another resource. A resource
+// that is not listed would be reported as no condition.
 func TestEverySignalHasAResource(t *testing.T) {
 	for _, signal := range allocatable.Signals() {
-		if _, ok := resources[signal]; !ok {
+		resource, ok := resources[signal]
+		if !ok {
 			t.Errorf("%s is not in resources", signal)
+		}
+		if _, ok := conditions[resource]; ok != (resource != "") {
+			t.Errorf("%s of signal %s is not in conditions", resource, signal)
 		}
 	}
 	if len(resources) != len(allocatable.Signals()) {
 		t.Errorf("%d signals have resources, and there are %d signals", len(resources), len(allocatable.Signals()))
+	}
+}
+
+// TestEveryResourceRanksPods: for every signal, of two pods the one that uses more of everything is evicted first.
+func TestEveryResourceRanksPods(t *testing.T) {
+	pod := func(id string, n int64) Pod {
+		return Pod{
+			ID:         id,
+			Used:       &Usage{WorkingSet: unit.Bytes(n), PIDs: n, Storage: unit.Bytes(n)},
+			Containers: []Container{{Name: "c", Rootfs: &Disk{Bytes: n, Inodes: n}}},
+		}
+	}
+	for _, signal := range allocatable.Signals() {
+		ranked := Rank(signal, []Pod{pod("a", 1), pod("b", 2)}, SignalWorkingSet, OneDisk)
+		if ranked[0].ID != "b" || ranked[0].Usage != 2 || ranked[0].Frees == 0 {
+			t.Errorf("%s: %+v: what do pods use of this resource? (measure, rank.go)", signal, ranked)
+		}
 	}
 }
