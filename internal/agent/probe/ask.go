@@ -47,9 +47,10 @@ const (
 )
 
 // dialer leaves no socket in TIME_WAIT for a minute: in that time a node probes its containers thousands of times. It
-// lingers for one second, not zero: zero would reset the connection and lose what was sent.
+// lingers for one second, not zero: zero would reset the connection and lose what was sent. A connection ends long
+// before keep-alive packets would be sent, so none are set up.
 func dialer() *net.Dialer {
-	return &net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+	return &net.Dialer{KeepAlive: -1, Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		if controlErr := c.Control(func(fd uintptr) {
 			err = syscall.SetsockoptLinger(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1, Linger: 1})

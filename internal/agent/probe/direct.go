@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -33,11 +35,7 @@ func (direct) RoundTrip(r *http.Request) (*http.Response, error) {
 		return transport.RoundTrip(r)
 	}
 	ctx := r.Context()
-	address := r.URL.Host
-	if r.URL.Port() == "" { // a redirect may leave it out
-		address = net.JoinHostPort(r.URL.Hostname(), "80")
-	}
-	conn, err := dialer().DialContext(ctx, "tcp", address)
+	conn, err := dial(ctx, r.URL)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -54,6 +52,25 @@ func (direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	a.left = -1
 	response.Body = &body{ReadCloser: response.Body, of: a}
 	return response, nil
+}
+
+// dial connects to the host of u.
+func dial(ctx context.Context, u *url.URL) (net.Conn, error) {
+	address := u.Host
+	if u.Port() == "" { // a redirect may leave it out
+		address = net.JoinHostPort(u.Hostname(), "80")
+	}
+	if to, err := netip.ParseAddrPort(address); err == nil { // nothing to resolve, and only one address to try
+		conn, err := dialer().DialTCP(ctx, "tcp", netip.AddrPort{}, to)
+		if err != nil {
+			if op, ok := err.(*net.OpError); ok { //nolint:errorlint // net.Dialer's own
+				op.Source = nil // ":0", which DialContext does not show
+			}
+			return nil, err // not conn, which would be an interface that is not nil
+		}
+		return conn, nil
+	}
+	return dialer().DialContext(ctx, "tcp", address)
 }
 
 // ordinary reports whether the host and the header have ASCII characters only, none of them a control character.

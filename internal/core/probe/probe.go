@@ -11,6 +11,8 @@
 // # Invariants
 //
 //   - A probe does not begin while the last one of its kind has not been answered.
+//   - A probe never begins before it is due. One that is not early begins up to 50 ms after, with those of other
+//     containers. The next is due one period after the last was due, so that these delays do not add up.
 //   - The verdict changes only by answers, never because time passes.
 //   - An unknown answer (the runtime failed, not the container) changes nothing, and does not interrupt a row of
 //     failures.
@@ -68,6 +70,13 @@ const (
 	// probe follows its relist of containers, up to a second after the start. A probe before that would only fail, and
 	// the next would come a period later.
 	firstAfter = time.Second
+
+	// together is what the times of probes that are not early are rounded up to. So the probes of many containers begin
+	// at the same moments, and the process wakes up once for all of them. It is at most a twentieth of a period, which
+	// the API gives in whole seconds. Measured 2026-11-25 with bench/node, 110 pods with a probe each second on two
+	// CPUs: a probe costs 0.37 ms of CPU; 0.60 ms if each begins at a moment of its own. Most of both is the kernel's
+	// work for a new connection.
+	together = 50 * time.Millisecond
 )
 
 // WithDefaults returns s with zero values replaced by the defaults.
@@ -198,7 +207,7 @@ type Begin struct {
 type Decision struct {
 	Begin   []Begin      // probes to run now, each to be answered once
 	Changed bool         // the verdict differs from that before the step
-	Wake    unit.Instant // when the next probe is due; zero: nothing is due before an answer
+	Wake    unit.Instant // when to step again for the next probe; zero: no probe is due before an answer
 }
 
 // Step takes answers and returns what to do next.
@@ -218,7 +227,7 @@ func (r *Run) Step(now unit.Instant, answers ...Answer) Decision {
 			d.Begin = append(d.Begin, Begin{k, t.early})
 			continue
 		}
-		d.Wake = d.Wake.Earlier(t.due)
+		d.Wake = d.Wake.Earlier(t.wake())
 	}
 	d.Changed = r.verdict != before
 	return d
@@ -239,6 +248,14 @@ func (t *track) begin(now unit.Instant, period time.Duration) {
 	if t.due = t.due.Add(period); t.due <= now {
 		t.due = now.Add(period)
 	}
+}
+
+// wake returns when the probe that is due next may begin. Early probes are not rounded: they are for a quick start.
+func (t *track) wake() unit.Instant {
+	if t.due < t.until {
+		return t.due
+	}
+	return t.due.RoundUp(together)
 }
 
 // asks reports whether probes of kind k run at this stage.

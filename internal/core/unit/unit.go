@@ -70,6 +70,12 @@ func (t Instant) Add(d time.Duration) Instant { return t + Instant(d) }
 // Sub returns the time from u to t.
 func (t Instant) Sub(u Instant) time.Duration { return time.Duration(t - u) }
 
+// RoundUp returns t, or the first moment after it that is a multiple of step from the clock's origin.
+func (t Instant) RoundUp(step time.Duration) Instant {
+	s := Instant(step)
+	return (t + s - 1) / s * s
+}
+
 // IsZero reports whether t means "no moment".
 func (t Instant) IsZero() bool { return t == 0 }
 

@@ -33,6 +33,14 @@ func TestEarlierTreatsZeroAsNever(t *testing.T) {
 	}
 }
 
+func TestRoundUp(t *testing.T) {
+	for _, c := range []struct{ t, want Instant }{{0, 0}, {1, 50}, {49, 50}, {50, 50}, {51, 100}} {
+		if got := c.t.RoundUp(50); got != c.want {
+			t.Errorf("Instant(%d).RoundUp(50) = %d, want %d", c.t, got, c.want)
+		}
+	}
+}
+
 func TestWallRoundTrip(t *testing.T) {
 	now := time.Date(2026, 11, 20, 1, 2, 3, 4, time.UTC)
 	if got := WallOf(now).Time(); !got.Equal(now) {
