@@ -38,7 +38,7 @@ func (s *Server) systemLogRoutes(answer, stream func(string, http.HandlerFunc)) 
 	if dir == "" {
 		dir = "/var/log"
 	}
-	stream("GET /logs/", func(w http.ResponseWriter, r *http.Request) {
+	logs := func(w http.ResponseWriter, r *http.Request) {
 		root, err := os.OpenRoot(dir)
 		if err != nil {
 			http.Error(w, "open log directory: "+err.Error(), http.StatusNotFound)
@@ -49,7 +49,9 @@ func (s *Server) systemLogRoutes(answer, stream func(string, http.HandlerFunc)) 
 			return
 		}
 		http.StripPrefix("/logs", http.FileServerFS(root.FS())).ServeHTTP(w, r)
-	})
+	}
+	stream("GET /logs", logs) // a redirection to the other would lead clients of the API server's proxy elsewhere
+	stream("GET /logs/", logs)
 }
 
 // serviceQuery is a question: services or one file, and which entries.
@@ -69,7 +71,7 @@ func (s *Server) askedLogs(w http.ResponseWriter, r *http.Request, root *os.Root
 		return true
 	case q == nil:
 		return false
-	case r.URL.Path != "/logs/":
+	case r.URL.Path != "/logs/" && r.URL.Path != "/logs":
 		http.Error(w, "path not allowed in query mode", http.StatusNotAcceptable)
 		return true
 	}

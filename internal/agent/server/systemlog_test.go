@@ -60,6 +60,9 @@ func TestSystemLogQuery(t *testing.T) {
 			t.Errorf("%s: status %d, want %d, with %q: %.300q", c.question, status, c.status, c.want, body)
 		}
 	}
+	if status, body := r.do(t, "GET", "/logs?query=one"); status != 200 || body != "of one\n" {
+		t.Errorf("without a slash: status %d: %.300q", status, body)
+	}
 	off := newRig(t, func(o *Options) { o.LogDir = filepath.Dir(r.logs) })
 	if status, body := off.do(t, "GET", "/logs/?query=one"); status != 200 || strings.Contains(body, "of one") {
 		t.Errorf("questions are off, and one is answered: %d %q", status, body)

@@ -96,7 +96,7 @@ func TestWatchdog(t *testing.T) {
 		t.Errorf("it was not the watchdog:\n%s", journal)
 	}
 	rig.Eventually(t, podWithin, "the agent's log is read through the API server", func(ctx context.Context) error {
-		text, err := c.API.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", n.Name, "proxy/logs/").
+		text, err := c.API.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", n.Name, "proxy/logs").
 			Param("query", "plimsoll-agent").Param("pattern", "the agent is ready").Param("boot", "0").DoRaw(ctx)
 		if err == nil && strings.Count(string(text), "the agent is ready") != 2 {
 			err = fmt.Errorf("want two starts in %q", text)
