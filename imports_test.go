@@ -140,19 +140,18 @@ internal/kube/topology: internal/core/idset internal/core/machine internal/core/
 internal/kube/translate: internal/core/... internal/kube/kubelethash internal/kube/podfields
 
 # the shells: each works alone beside upstream's others
-internal/agent: internal/clock internal/agent/... internal/core/... internal/host/... internal/image internal/journal internal/kube
-    internal/kube/kubeletconfig internal/kube/translate
+internal/agent: internal/clock internal/agent/... internal/core/... internal/host/... internal/image internal/journal
+    internal/kube internal/kube/kubeletconfig internal/kube/translate
 internal/agent/cadvisor: internal/agent/stats internal/core/machine internal/host/cgroup
 internal/agent/allocation: internal/core/unit internal/kube/translate
 internal/agent/containerconfig: internal/agent/criconfig internal/agent/dns internal/agent/env internal/agent/volume
     internal/kube/kubelethash internal/kube/translate
 internal/agent/credentialprovider: internal/agent/pullsecret internal/core/imageaccess
 internal/agent/criconfig: internal/core/admission internal/host/cri internal/kube/translate
-internal/agent/csivolume: internal/agent/poddir internal/core/unit internal/core/volume internal/core/volumestats internal/host/csi internal/host/durable
-    internal/host/loop internal/host/mount internal/host/untrusted
-internal/agent/devicemanager: internal/clock internal/agent/metrics internal/core/machine internal/core/numa internal/core/devicemanager
-    internal/core/registration internal/host/deviceplugin
-    internal/kube/kubeletstate
+internal/agent/csivolume: internal/agent/poddir internal/core/unit internal/core/volume internal/core/volumestats
+    internal/host/csi internal/host/durable internal/host/loop internal/host/mount internal/host/untrusted
+internal/agent/devicemanager: internal/clock internal/agent/metrics internal/core/machine internal/core/numa
+    internal/core/devicemanager internal/core/registration internal/host/deviceplugin internal/kube/kubeletstate
 internal/agent/env: internal/kube/translate
 internal/agent/eviction: internal/clock internal/agent/failurelog internal/agent/metrics internal/agent/podentry
     internal/agent/pods
@@ -166,26 +165,28 @@ internal/agent/handover: internal/agent/failurelog internal/core/idset internal/
 internal/agent/hook: internal/agent/metrics internal/agent/probe internal/host/cri
 internal/agent/identity: internal/core/nodecert internal/core/unit internal/host/durable internal/kube
 internal/agent/imageaccess: internal/core/imageaccess internal/core/unit internal/host/durable
-internal/agent/imagegc: internal/agent/criconfig internal/clock internal/core/eviction internal/core/imagegc internal/core/unit internal/host/disk
-internal/agent/imagepull: internal/agent/credentialprovider internal/core/imageaccess internal/core/podlife internal/agent/criconfig internal/agent/pullsecret internal/kube/translate
+internal/agent/imagegc: internal/agent/criconfig internal/clock internal/core/eviction internal/core/imagegc
+    internal/core/unit internal/host/disk
+internal/agent/imagepull: internal/agent/credentialprovider internal/core/imageaccess internal/core/podlife
+    internal/agent/criconfig internal/agent/pullsecret internal/kube/translate
 internal/agent/metrics: internal/version
-internal/agent/csidrivers: internal/agent/failurelog internal/clock internal/core/csinode internal/core/registration internal/host/csi internal/kube
+internal/agent/csidrivers: internal/agent/failurelog internal/clock internal/core/csinode internal/core/registration
+    internal/host/csi internal/kube
 internal/agent/dns:
 internal/agent/failurelog:
-internal/agent/node: internal/clock internal/agent/failurelog internal/agent/runtimehandler internal/core/heartbeat internal/core/allocatable
-    internal/core/machine internal/core/devicemanager internal/core/unit internal/host/procfs internal/kube
-    internal/kube/kubeletconfig
-    internal/kube/podfields
-    internal/kube/translate internal/version
+internal/agent/node: internal/clock internal/agent/failurelog internal/agent/runtimehandler internal/core/heartbeat
+    internal/core/allocatable internal/core/machine internal/core/devicemanager internal/core/unit internal/host/procfs
+    internal/kube internal/kube/kubeletconfig internal/kube/podfields internal/kube/translate internal/version
 internal/agent/objectcache: internal/core/volumelimit internal/kube
 internal/agent/poddir:
-internal/agent/pluginregistry: internal/agent/failurelog internal/clock internal/core/registration internal/core/unit internal/host/pluginregistry
+internal/agent/pluginregistry: internal/agent/failurelog internal/clock internal/core/registration internal/core/unit
+    internal/host/pluginregistry
 internal/agent/podcert: internal/core/podcert internal/core/unit internal/kube
-internal/agent/podentry: internal/agent/allocation internal/agent/podstatus internal/agent/podview internal/agent/statusreport
-    internal/core/eviction internal/core/podlife internal/core/unit internal/kube/translate
+internal/agent/podentry: internal/agent/allocation internal/agent/podstatus internal/agent/podview
+    internal/agent/statusreport internal/core/eviction internal/core/podlife internal/core/unit internal/kube/translate
 internal/agent/podlog: internal/host/shortage internal/host/untrusted
-internal/agent/podresources: internal/agent/devicemanager internal/agent/metrics internal/core/machine internal/core/numa
-    internal/host/socket internal/kube/translate
+internal/agent/podresources: internal/agent/devicemanager internal/agent/metrics internal/core/machine
+    internal/core/numa internal/host/socket internal/kube/translate
 internal/agent/oomwatch: internal/core/oom internal/core/podlife internal/core/unit internal/host/kmsg internal/kube
     internal/kube/translate
 internal/agent/pods: internal/clock internal/agent/... internal/core/... internal/host/cri internal/host/process
@@ -205,8 +206,8 @@ internal/agent/server: internal/agent/metrics internal/agent/poddir internal/age
     internal/host/cri internal/host/durable internal/host/journalctl internal/journal internal/kube/authn
     internal/kube/serving internal/kube/translate internal/version
 internal/agent/staticpods: internal/kube internal/kube/kubelethash internal/kube/manifests internal/kube/translate
-internal/agent/stats: internal/agent/poddir internal/core/unit internal/host/cgroup internal/host/process internal/host/psi
-    internal/host/quota
+internal/agent/stats: internal/agent/poddir internal/core/unit internal/host/cgroup internal/host/process
+    internal/host/psi internal/host/quota
 internal/agent/statusreport: internal/agent/podstatus internal/core/podlife internal/core/throttle internal/kube
 internal/agent/trustbundle: internal/kube
 internal/agent/diskusage: internal/core/eviction internal/host/disk internal/kube/translate
@@ -234,8 +235,8 @@ internal/sim: internal/core/...
 # the cluster on one machine
 internal/cluster: deploy internal/clock internal/cluster/bootstrap internal/cluster/pki internal/cluster/progress
     internal/cluster/sparedisk internal/cluster/supervise internal/containerruntime internal/core/podroutes
-    internal/core/qos internal/core/serverchoice internal/core/servingcert internal/core/unit internal/fleet internal/host/cgroup
-    internal/host/durable internal/host/link internal/host/loop internal/host/mount
+    internal/core/qos internal/core/serverchoice internal/core/servingcert internal/core/unit internal/fleet
+    internal/host/cgroup internal/host/durable internal/host/link internal/host/loop internal/host/mount
     internal/host/nat internal/host/procfs internal/host/shortage internal/image internal/kube
     internal/kube/kubeletconfig internal/version
 internal/cluster/bootstrap: internal/host/durable internal/kube
@@ -260,10 +261,10 @@ internal/version:
 internal/clock: internal/core/unit
 
 # programs
-cmd/plimsoll: internal/agent internal/agent/node internal/cluster internal/cluster/bootstrap internal/cluster/progress internal/core/eviction
-    internal/core/fault internal/core/lifecycle internal/core/recommend internal/explain internal/fleet
-    internal/host/procfs internal/host/machineinfo internal/kube/... internal/lifecycle internal/recommend
-    internal/scheduler internal/sim internal/version internal/whatif
+cmd/plimsoll: internal/agent internal/agent/node internal/cluster internal/cluster/bootstrap internal/cluster/progress
+    internal/core/eviction internal/core/fault internal/core/lifecycle internal/core/recommend internal/explain
+    internal/fleet internal/host/procfs internal/host/machineinfo internal/kube/... internal/lifecycle
+    internal/recommend internal/scheduler internal/sim internal/version internal/whatif
 cmd/plimsoll-csi: internal/csi internal/version
 cmd/plimsoll-hostport: internal/host/cni
 cmd/plimsoll-lab: lab
@@ -287,7 +288,8 @@ test/csidriver: internal/host/mount
 test/csidriver/driver: test/csidriver
 test/deviceplugin:
 test/deviceplugin/plugin: test/deviceplugin
-test/e2e/rig: internal/cluster/pki internal/host/loop internal/host/mount internal/image internal/scheduler lab lab/wire test/freeport
+test/e2e/rig: internal/cluster/pki internal/host/loop internal/host/mount internal/image internal/scheduler lab lab/wire
+    test/freeport
 test/flagdoc:
 test/freeport:
 test/scenario:
@@ -298,7 +300,8 @@ test/smallfs: internal/core/unit
 // coreMay is what of the standard library the cores may import: what computes. They read no files, make no system
 // calls, open no connections (net/netip only computes), cancel nothing half-way and log nothing; randomness and time
 // are passed in.
-const coreMay = "cmp encoding/binary errors fmt iter maps math math/bits net/netip path regexp slices strconv strings time unicode/utf8"
+const coreMay = "cmp encoding/binary errors fmt iter maps math math/bits net/netip path regexp slices strconv " +
+	"strings time unicode/utf8"
 
 // A rule forbids imports below a directory of packages that are not of this module.
 type rule struct {
@@ -318,12 +321,14 @@ var rules = []rule{
 	{"internal/sim", []string{"net/", "os", "os/", "k8s.io/"}, nil,
 		"the simulator has virtual nodes, a virtual API server and a virtual clock"},
 	{".", []string{"k8s.io/kubernetes", "k8s.io/kubernetes/"}, []string{"controlplane", "oracle", "bench", "conformance"},
-		"k8s.io/kubernetes is a judge and an embedded program, never a library: only controlplane, oracle, bench and conformance depend on it"},
+		"k8s.io/kubernetes is a judge and an embedded program, never a library: only controlplane, oracle, bench and " +
+			"conformance depend on it"},
 	{".", []string{"k8s.io/client-go/kubernetes", "k8s.io/client-go/kubernetes/"}, []string{"controlplane", "oracle",
 		"bench", "storage", "test"},
 		"the generated clientset registers every API group and costs the agent MiBs: use internal/kube"},
 	{".", []string{"text/template", "html/template"}, []string{"controlplane", "oracle", "bench"},
-		"templates call methods by name, so the linker keeps every exported method of every type: a quarter of the binary, in the memory of each process"},
+		"templates call methods by name, so the linker keeps every exported method of every type: a quarter of the binary, " +
+			"in the memory of each process"},
 	{".", []string{"testing"}, []string{"test"},
 		"test code must not be reachable from a product binary"},
 }

@@ -60,7 +60,8 @@ func TestSchedulerFlags(t *testing.T) {
 	}
 }
 
-// The components' commands register the gates of the log when they are loaded. It is not possible after the first flags.
+// The components' commands register the gates of the log when they are loaded. It is not possible after the first
+// flags.
 func init() { utilruntime.Must(logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate)) }
 
 // TestFeatureGates checks that our table of feature gates is upstream's.

@@ -17,9 +17,10 @@ import (
 // tabler is an answer.
 type tabler interface{ Table() []byte }
 
-// TestQuestions plays testdata/*.txt. "cluster" sets the manifests of the cluster; forbid=RESOURCE names what the caller
-// may not read, and expired says that lists change too fast to be read in pages. The questions after it are "pending",
-// "pod NAMESPACE NAME" (with node=NAME for the journal) and "node NAME"; with the argument yaml they print that format.
+// TestQuestions plays testdata/*.txt. "cluster" sets the manifests of the cluster; forbid=RESOURCE names what the
+// caller may not read, and expired says that lists change too fast to be read in pages. The questions after it are
+// "pending", "pod NAMESPACE NAME" (with node=NAME for the journal) and "node NAME"; with the argument yaml they print
+// that format.
 func TestQuestions(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		s := newServer(t)

@@ -29,7 +29,8 @@ func TestArgs(t *testing.T) {
 }
 
 func TestCheckUnit(t *testing.T) {
-	for name, good := range map[string]bool{"kubelet": true, "a@b:c_d-e.service": true, "": false, "a b": false, "a;b": false,
+	for name, good := range map[string]bool{"kubelet": true, "a@b:c_d-e.service": true, "": false, "a b": false,
+		"a;b":  false,
 		"a\nb": false, "$(x)": false, strings.Repeat("x", 257): false} {
 		if err := CheckUnit(name); (err == nil) != good {
 			t.Errorf("%q: %v", name, err)
@@ -37,8 +38,8 @@ func TestCheckUnit(t *testing.T) {
 	}
 }
 
-// TestProgram asks the real program of this machine. What it knows depends on the machine: a service that does not exist
-// has no entry anywhere, and an argument that is wrong is an error in the program's words.
+// TestProgram asks the real program of this machine. What it knows depends on the machine: a service that does not
+// exist has no entry anywhere, and an argument that is wrong is an error in the program's words.
 func TestProgram(t *testing.T) {
 	if _, err := exec.LookPath(program); err != nil {
 		t.Skip(err)

@@ -64,7 +64,7 @@ func Markdown() string {
 	}
 	writeConfiguration(&out)
 	writeGates(&out)
-	return out.String()
+	return filled(out.String())
 }
 
 var outcomes = map[podfields.Outcome]string{
@@ -189,4 +189,24 @@ func writeGates(out *strings.Builder) {
 	}
 	fmt.Fprintf(out, "\nLocked, in Kubernetes as here: %s.\n\n", strings.Join(locked, ", "))
 	fmt.Fprintf(out, "These have no effect on a node, in the kubelet as here: %s.\n", strings.Join(others, ", "))
+}
+
+// columnsMax is where lines of prose end, in characters (chosen, CONTRIBUTING.md).
+const columnsMax = 120
+
+// filled breaks longer lines at blanks, except rows of tables.
+func filled(page string) string {
+	var out strings.Builder
+	for line := range strings.Lines(page) {
+		for len(line) > columnsMax+len("\n") && !strings.HasPrefix(line, "|") {
+			at := strings.LastIndex(line[:columnsMax+1], " ")
+			if at <= 0 {
+				break
+			}
+			out.WriteString(line[:at] + "\n")
+			line = line[at+1:]
+		}
+		out.WriteString(line)
+	}
+	return out.String()
 }

@@ -74,7 +74,8 @@ func TestKubeadm(t *testing.T) {
 
 func TestDependentDefaults(t *testing.T) {
 	c, _, err := Parse([]byte(head+
-		"nodeStatusUpdateFrequency: 20s\nmaxParallelImagePulls: 3\npodPidsLimit: -7\nevictionHard: {memory.available: 1Gi}\nstaticPodPath: manifests\nresolvConf: ''\n"), "/etc/k")
+		"nodeStatusUpdateFrequency: 20s\nmaxParallelImagePulls: 3\npodPidsLimit: -7\n"+
+		"evictionHard: {memory.available: 1Gi}\nstaticPodPath: manifests\nresolvConf: ''\n"), "/etc/k")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +95,8 @@ func TestEveryProblemAtOnce(t *testing.T) {
 		text string
 		want []string
 	}{
-		"decoding": {"apiVersion: v1\nkind: Pod\nmaxPods: many\nsyncFrequency: fast\nmaxPodz: 3\nauthentication: {x509: {clientCA: a}}\n", []string{
+		"decoding": {"apiVersion: v1\nkind: Pod\nmaxPods: many\nsyncFrequency: fast\nmaxPodz: 3\n" +
+			"authentication: {x509: {clientCA: a}}\n", []string{
 			`apiVersion: "v1": want kubelet.config.k8s.io/v1beta1`, `kind: "Pod": want KubeletConfiguration`,
 			`maxPods: "\"many\"": cannot unmarshal string into field maxPods of type int32`,
 			`syncFrequency: "\"fast\"": time: invalid duration "fast"`, `unknown field "maxPodz"`,
@@ -189,7 +191,11 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 
 func TestWarningsNameFieldValueAndEffect(t *testing.T) {
 	_, warnings, err := Parse([]byte(head+
-		"cpuManagerPolicy: static\ncpuManagerReconcilePeriod: 3s\nfeatureGates: {PodLogsQuerySplitStreams: true, NodeSwap: true, GangScheduling: true}\nmemoryThrottlingFactor: 0.5\nqosReserved: {memory: 50%}\nevictionSoft: {}\nlogging: {format: json, vmodule: [{filePattern: a, verbosity: 3}]}\nuserNamespaces: {idsPerPod: 131072}\nhairpinMode: promiscuous-bridge\n"), "/")
+		"cpuManagerPolicy: static\ncpuManagerReconcilePeriod: 3s\n"+
+		"featureGates: {PodLogsQuerySplitStreams: true, NodeSwap: true, GangScheduling: true}\n"+
+		"memoryThrottlingFactor: 0.5\nqosReserved: {memory: 50%}\nevictionSoft: {}\n"+
+		"logging: {format: json, vmodule: [{filePattern: a, verbosity: 3}]}\nuserNamespaces: {idsPerPod: 131072}\n"+
+		"hairpinMode: promiscuous-bridge\n"), "/")
 	want := []string{
 		"cpuManagerReconcilePeriod: {3s}: not honoured: shared CPUs change at once, and the kernel is not polled",
 		"featureGates.GangScheduling: true: cannot be changed here: it has no effect on a node",
@@ -272,8 +278,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestVolumeStatistics: 0 is the default of volumeStatsAggPeriod, and a negative one, which stands for never, stays. The
-// conditions of volumes need their gate.
+// TestVolumeStatistics: 0 is the default of volumeStatsAggPeriod, and a negative one, which stands for never, stays.
+// The conditions of volumes need their gate.
 func TestVolumeStatistics(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"":                            time.Minute,

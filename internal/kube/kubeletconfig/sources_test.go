@@ -82,7 +82,8 @@ func TestLayersWithoutFile(t *testing.T) {
 	}
 	port := Setting{Flag: "--port", Path: "port", Value: int64(10300)}
 	c, _, err := LoadFrom(Sources{DropIns: link, Settings: []Setting{port}})
-	if err != nil || c.MaxPods != 20 || c.Port != 10300 || len(c.EvictionHard) != 5 || *c.Authentication.Anonymous.Enabled {
+	if err != nil || c.MaxPods != 20 || c.Port != 10300 || len(c.EvictionHard) != 5 ||
+		*c.Authentication.Anonymous.Enabled {
 		t.Errorf("%+v, %v", c, err)
 	}
 	if c, warnings, err := LoadFrom(Sources{}); err != nil || c.MaxPods != 110 || len(warnings) > 0 {

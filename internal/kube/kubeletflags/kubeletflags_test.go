@@ -23,7 +23,8 @@ func parse(args ...string) (*Line, error) {
 // TestSettings: flags of each kind become settings; those given twice collect or override, as in the kubelet.
 func TestSettings(t *testing.T) {
 	l, err := parse("--max-pods=20", "--max_pods", "30", "--fail-swap-on=false", "--enable-server",
-		"--cluster-dns=10.0.0.10", "--cluster-dns=10.0.0.11,10.0.0.12", "--eviction-hard=memory.available<1Gi,nodefs.available<5%",
+		"--cluster-dns=10.0.0.10", "--cluster-dns=10.0.0.11,10.0.0.12",
+		"--eviction-hard=memory.available<1Gi,nodefs.available<5%",
 		"--system-reserved=cpu=100m,", "--system-reserved=memory=1Gi", "--feature-gates=NodeSwap=true",
 		"--feature-gates", "QOSReserved=false,MemoryQoS=1", "--v=4", "--cpu-manager-policy-options=a=b,c",
 		"--sync-frequency=90s", "--address=", "--healthz-bind-address=::1", "--max-open-files=5000000000",

@@ -84,9 +84,11 @@ func TestExplain(t *testing.T) {
 	})
 
 	all := a.ask(t, "pending")
-	for _, want := range []string{"7 pods wait; 8 nodes.", a.ns + "/taint", "remove the taint team=blue:NoSchedule from node taint",
+	for _, want := range []string{"7 pods wait; 8 nodes.", a.ns + "/taint",
+		"remove the taint team=blue:NoSchedule from node taint",
 		"uncordon node cordon", "label node label with disk=ssd", "request cpu 4 instead of 4500m",
-		"have cpu 5 allocatable on node room instead of 4", "drop the required pod anti-affinity within kubernetes.io/hostname",
+		"have cpu 5 allocatable on node room instead of 4",
+		"drop the required pod anti-affinity within kubernetes.io/hostname",
 		"remove the scheduling gate example.com/quota"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("%q is not in\n%s", want, all)
@@ -104,7 +106,8 @@ func TestExplain(t *testing.T) {
 	if all := a.ask(t, "pending"); !strings.HasPrefix(all, "0 pods wait; 8 nodes.") {
 		t.Errorf("after all changes:\n%s", all)
 	}
-	if text := a.ask(t, "node", "taint"); !strings.Contains(text, "cpu        4          0            4               1             3") {
+	if text := a.ask(t, "node", "taint"); !strings.Contains(text,
+		"cpu        4          0            4               1             3") {
 		t.Errorf("load line:\n%s", text)
 	}
 	a.withoutRights(t)
@@ -160,7 +163,8 @@ func (a *asked) ask(t *testing.T, args ...string) string {
 
 func (a *asked) patchNode(t *testing.T, name, patch string, subresources ...string) {
 	t.Helper()
-	if _, err := a.API.CoreV1().Nodes().Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{},
+	if _, err := a.API.CoreV1().Nodes().Patch(t.Context(), name, types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{},
 		subresources...); err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +268,8 @@ func (a *asked) again(t *testing.T, name string, change func(*corev1.Pod)) {
 	}
 }
 
-// withoutRights takes rights away from the reader. The answer names each; without the right to list nodes there is none.
+// withoutRights takes rights away from the reader. The answer names each; without the right to list nodes there is
+// none.
 func (a *asked) withoutRights(t *testing.T) {
 	t.Helper()
 	a.make(t, "waits", "9", "free", nil)
@@ -273,13 +278,15 @@ func (a *asked) withoutRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	role.Rules = []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods", "nodes"}, Verbs: []string{"get", "list"}}}
+	role.Rules = []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods", "nodes"}, Verbs: []string{"get",
+		"list"}}}
 	if role, err = roles.Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	rig.Eventually(t, placedTimeout, "the answer says what it did not see", func(context.Context) error {
 		text := a.ask(t, "pending")
-		for _, want := range []string{"Not seen: poddisruptionbudgets.policy: ", "Not seen: namespaces: ", "0/8 nodes are available"} {
+		for _, want := range []string{"Not seen: poddisruptionbudgets.policy: ", "Not seen: namespaces: ",
+			"0/8 nodes are available"} {
 			if !strings.Contains(text, want) {
 				return fmt.Errorf("%q is not in\n%s", want, text)
 			}

@@ -12,7 +12,8 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 )
 
-// seeds is how many random clusters a test has: `go test ./internal/core/scheduler/remedy -seeds 20000` is the long form.
+// seeds is how many random clusters a test has: `go test ./internal/core/scheduler/remedy -seeds 20000` is the long
+// form.
 var seeds = flag.Int("seeds", 400, "number of random clusters")
 
 // randomFacts returns a small cluster in which most waiting pods fit nowhere.
@@ -159,10 +160,10 @@ func randomPod(rng *rand.Rand, name string, one func(...string) string) schedule
 	return p
 }
 
-// TestRemediesLetPodsIn asks about random pods in random clusters. Each remedy is proven once more, in a new Placer with
-// the changes among its facts, which decides as the scheduler does. Without any one of its changes, or with a request
-// that is lowered by one less, the pod must not fit on the node. The world must be as it was. Every side and every kind
-// of change must have been proposed.
+// TestRemediesLetPodsIn asks about random pods in random clusters. Each remedy is proven once more, in a new Placer
+// with the changes among its facts, which decides as the scheduler does. Without any one of its changes, or with a
+// request that is lowered by one less, the pod must not fit on the node. The world must be as it was. Every side and
+// every kind of change must have been proposed.
 func TestRemediesLetPodsIn(t *testing.T) {
 	met := map[string]int{}
 	for seed := range uint64(*seeds) {
