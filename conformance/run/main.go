@@ -42,6 +42,7 @@ type config struct {
 	tests      []string       // parts of names; only these tests run, and each must exist
 	leftOut    []omission
 	earlier    []string // directories of logs of earlier runs; what passed there does not run again
+	beside     []string // directories of logs of runs with upstream's kubelet, whose results the table has too
 	nodes      int      // of the cluster
 	procs      int      // how many tests run at a time
 	waiting    int      // how many tests that mostly wait run beside them
@@ -80,6 +81,11 @@ func parseFlags(args []string) (config, error) {
 	f.Func("resume", "`directory` of an earlier run's logs: what passed there is in the table and does not run again; "+
 		"may be repeated", func(dir string) error {
 		c.earlier = append(c.earlier, dir)
+		return nil
+	})
+	f.Func("beside", "`directory` of the logs of a run with upstream's kubelet: the table has its results beside those of "+
+		"this run; may be repeated: what ran again counts", func(dir string) error {
+		c.beside = append(c.beside, dir)
 		return nil
 	})
 	f.IntVar(&c.nodes, "nodes", 1,
@@ -198,6 +204,11 @@ func run(ctx context.Context, c config) (good bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	t := newTable(c, chosen)
+	t.add(chosen.passed)
+	if err := t.readBeside(); err != nil {
+		return false, err
+	}
 	if err := os.RemoveAll(c.logs); err != nil {
 		return false, err
 	}
@@ -215,8 +226,7 @@ func run(ctx context.Context, c config) (good bool, err error) {
 	if err := k.up(ctx); err != nil {
 		return false, err
 	}
-	t := newTable(c, chosen)
-	t.add(chosen.passed)
+	t.began = time.Now() // the cluster's start is not counted
 	for n := range c.repeat {
 		progress("run %d of %d", n+1, c.repeat)
 		specs, err := runPlan(ctx, k, chosen, n+1)

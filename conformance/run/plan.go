@@ -138,26 +138,36 @@ func (p plan) tests() (names []string) {
 func passedEarlier(dirs []string) (map[string]types.SpecReport, error) {
 	passed := map[string]types.SpecReport{}
 	for _, dir := range dirs {
-		files, err := filepath.Glob(filepath.Join(dir, "run-*", "*", reportFile))
-		if err == nil && len(files) == 0 {
-			err = fmt.Errorf("no run-N/PART/%s in it", reportFile)
-		}
+		specs, err := readReports(dir)
 		if err != nil {
 			return nil, fmt.Errorf("--resume %s: %w", dir, err)
 		}
-		for _, file := range files {
-			specs, err := readReport(file)
-			if err != nil {
-				return nil, fmt.Errorf("--resume %s: %w", dir, err)
-			}
-			for _, spec := range specs {
-				if spec.State.Is(types.SpecStatePassed) {
-					passed[nameOf(spec)] = spec
-				}
+		for _, spec := range specs {
+			if spec.State.Is(types.SpecStatePassed) {
+				passed[nameOf(spec)] = spec
 			}
 		}
 	}
 	return passed, nil
+}
+
+// readReports returns the tests that ran in a run, which wrote its logs into dir.
+func readReports(dir string) (specs []types.SpecReport, err error) {
+	files, err := filepath.Glob(filepath.Join(dir, "run-*", "*", reportFile))
+	if err == nil && len(files) == 0 {
+		err = fmt.Errorf("no run-N/PART/%s in it", reportFile)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		more, err := readReport(file)
+		if err != nil {
+			return nil, err
+		}
+		specs = append(specs, more...)
+	}
+	return specs, nil
 }
 
 // driverFlags are the suite's flags that define its tests of a CSI driver.

@@ -22,6 +22,7 @@ type table struct {
 	plan  plan
 	began time.Time
 	rows  map[string]*row
+	other map[string]*row // of runs with upstream's kubelet; nil without --beside
 }
 
 // row is one test.
@@ -39,13 +40,32 @@ func newTable(c config, p plan) *table {
 }
 
 // add counts one run of the suite.
-func (t *table) add(specs []types.SpecReport) {
+func (t *table) add(specs []types.SpecReport) { addTo(t.rows, specs) }
+
+// readBeside reads the runs with upstream's kubelet. Of a test that ran again, the later results count.
+func (t *table) readBeside() error {
+	for _, dir := range t.beside {
+		specs, err := readReports(dir)
+		if err != nil {
+			return fmt.Errorf("--beside %s: %w", dir, err)
+		}
+		ran := map[string]*row{}
+		addTo(ran, specs)
+		if t.other == nil {
+			t.other = map[string]*row{}
+		}
+		maps.Copy(t.other, ran)
+	}
+	return nil
+}
+
+func addTo(rows map[string]*row, specs []types.SpecReport) {
 	for _, spec := range specs {
 		name := nameOf(spec)
-		r := t.rows[name]
+		r := rows[name]
 		if r == nil {
 			r = &row{name: name}
-			t.rows[name] = r
+			rows[name] = r
 		}
 		r.took = max(r.took, spec.RunTime)
 		switch {
@@ -121,20 +141,53 @@ func (t *table) render() string {
 		fmt.Fprintf(&b, "- %d of these passed in earlier runs, which this one resumed\n", n)
 	}
 	fmt.Fprintf(&b, "- of these marked %s: %s\n", conformance, count(rows, certified))
+	if t.other != nil {
+		same := func(r *row) bool { return t.other[r.name] != nil && t.other[r.name].result() == r.result() }
+		var others []*row
+		for _, r := range rows {
+			if o := t.other[r.name]; o != nil {
+				others = append(others, o)
+			}
+		}
+		fmt.Fprintf(&b, "- in other runs on upstream's kubelet: %s\n", count(others, all))
+		fmt.Fprintf(&b, "- with the same result there: %s\n", count(rows, same))
+	}
 	fmt.Fprintf(&b, "- %s, began %s, took %s; %d CPUs, %s\n\n", version(t.plimsoll), t.began.UTC().Format(time.DateTime+
 		" UTC"),
 		time.Since(t.began).Round(time.Second), runtime.NumCPU(), runtimeVersion())
 	for _, name := range t.missing() {
 		fmt.Fprintf(&b, "- **did not run**: %s\n", cell(name))
 	}
-	fmt.Fprintf(&b, "| test | result | seconds | reason |\n| --- | --- | ---: | --- |\n")
+	t.renderRows(&b, rows)
+	return b.String()
+}
+
+// renderRows writes a row for each test, with --beside also what it did with upstream's kubelet.
+func (t *table) renderRows(b *strings.Builder, rows []*row) {
+	if t.other != nil {
+		fmt.Fprintf(b, "| test | result | seconds | with the kubelet | seconds | reason |\n")
+		fmt.Fprintf(b, "| --- | --- | ---: | --- | ---: | --- |\n")
+	} else {
+		fmt.Fprintf(b, "| test | result | seconds | reason |\n| --- | --- | ---: | --- |\n")
+	}
 	for _, r := range rows {
-		fmt.Fprintf(&b, "| %s | %s | %.1f | %s |\n", cell(r.name), r.result(), r.took.Seconds(), cell(r.reason))
+		fmt.Fprintf(b, "| %s | %s | %.1f |%s %s |\n", cell(r.name), r.result(), r.took.Seconds(), t.besideOf(r.name),
+			cell(r.reason))
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.plan.leftOut)) {
-		fmt.Fprintf(&b, "| %s | left out |  | %s |\n", cell(name), cell(t.plan.leftOut[name]))
+		fmt.Fprintf(b, "| %s | left out |  |%s %s |\n", cell(name), t.besideOf(name), cell(t.plan.leftOut[name]))
 	}
-	return b.String()
+}
+
+// besideOf returns the two cells of what a test did with upstream's kubelet; nothing without --beside.
+func (t *table) besideOf(name string) string {
+	if t.other == nil {
+		return ""
+	}
+	if r := t.other[name]; r != nil {
+		return fmt.Sprintf(" %s | %.1f |", r.result(), r.took.Seconds())
+	}
+	return " did not run |  |"
 }
 
 // count says how many of the rows for which in is true passed, failed and skipped themselves.

@@ -118,3 +118,33 @@ func TestReadReport(t *testing.T) {
 		t.Errorf("%q, want %q", names, want)
 	}
 }
+
+// TestBeside: a table with --beside has what each test did with upstream's kubelet.
+func TestBeside(t *testing.T) {
+	tab := newTable(config{repeat: 1, procs: 1}, oneStage("good", "bad", "new"))
+	tab.other = map[string]*row{}
+	addTo(tab.other, []types.SpecReport{
+		spec("good", types.SpecStatePassed, ""), spec("bad", types.SpecStatePassed, ""),
+	})
+	tab.add([]types.SpecReport{
+		spec("good", types.SpecStatePassed, ""), spec("bad", types.SpecStateFailed, "no"),
+		spec("new", types.SpecStatePassed, ""),
+	})
+	text := tab.render()
+	for _, want := range []string{
+		"- in other runs on upstream's kubelet: 2 tests: 2 passed, 0 failed, 0 skipped themselves\n",
+		"- with the same result there: 1 tests: 1 passed, 0 failed, 0 skipped themselves\n",
+		"| test | result | seconds | with the kubelet | seconds | reason |\n",
+		"| good | passed | 1.0 | passed | 1.0 |  |\n",
+		"| bad | **failed** | 1.0 | passed | 1.0 | failed: no |\n",
+		"| new | passed | 1.0 | did not run |  |  |\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	tab.beside = []string{t.TempDir()}
+	if err := tab.readBeside(); err == nil || !strings.Contains(err.Error(), "--beside "+tab.beside[0]) {
+		t.Errorf("logs of no run: %v", err)
+	}
+}
