@@ -255,8 +255,8 @@ func sameConfiguration(t *testing.T, name string, ours, theirs *v1beta1.KubeletC
 // sourcesOfNode are upstream's directories whose code runs in the kubelet.
 var sourcesOfNode = []string{"cmd/kubelet", "pkg/kubelet", "pkg/volume", "pkg/credentialprovider", "pkg/probe"}
 
-// TestKubeletGates: each gate that the kubelet reads, and that is not locked, switches something on our nodes, or node.txt
-// says what holds there.
+// TestKubeletGates: each gate that the kubelet reads, and that is not locked, switches something on our nodes, or
+// node.txt says what holds there.
 func TestKubeletGates(t *testing.T) {
 	root := moduleDir(t, "k8s.io/kubernetes")
 	switches := kubeletconfig.Gates()

@@ -83,8 +83,8 @@ func parseFlags(args []string) (config, error) {
 		c.earlier = append(c.earlier, dir)
 		return nil
 	})
-	f.Func("beside", "`directory` of the logs of a run with upstream's kubelet: the table has its results beside those of "+
-		"this run; may be repeated: what ran again counts", func(dir string) error {
+	f.Func("beside", "`directory` of the logs of a run with upstream's kubelet: the table has its results beside those "+
+		"of this run; may be repeated: what ran again counts", func(dir string) error {
 		c.beside = append(c.beside, dir)
 		return nil
 	})
