@@ -181,7 +181,7 @@ func parseNUMAMemory(s string) (any, error) {
 		node, amounts, ok := strings.Cut(part, ":")
 		n, err := strconv.ParseInt(node, 10, 32)
 		if !ok || err != nil {
-			return nil, fmt.Errorf("%.200q: want node:type=quantity,...", part)
+			return nil, fmt.Errorf("%.200q: want node:type=quantity[,type=quantity]", part)
 		}
 		limits, err := parsePairs(amounts, "=")
 		if err != nil {
