@@ -22,6 +22,8 @@ type Node struct {
 	pods      map[scheduler.PodID]taken
 	requested map[string]int64
 	ports     scheduler.PortsTaken
+	// onNode is how many pods are on the node: the length of pods, except where a Basis is repeated.
+	onNode int64
 }
 
 // taken is what a pod takes of its node.
@@ -59,6 +61,7 @@ func (n *Node) Set(pod scheduler.Pod) {
 	n.Remove(pod.ID)
 	p := taken{requests: pod.Requests, ports: pod.Ports}
 	n.pods[pod.ID] = p
+	n.onNode = int64(len(n.pods))
 	n.count(p, 1)
 }
 
@@ -69,6 +72,7 @@ func (n *Node) Remove(id scheduler.PodID) {
 		return
 	}
 	delete(n.pods, id)
+	n.onNode = int64(len(n.pods))
 	n.count(p, -1)
 }
 
@@ -119,8 +123,8 @@ type shortage struct {
 // shortages are all that the node lacks for a pod that is not on it yet, in the order of Check.
 func (n *Node) shortages(pod scheduler.Pod) iter.Seq[shortage] {
 	return func(yield func(shortage) bool) {
-		if on := int64(len(n.pods)); !scheduler.FitsOneMore(on, n.offers.PodsMax) {
-			if !yield(shortage{resource: pods, requested: 1, used: on, capacity: n.offers.PodsMax}) {
+		if !scheduler.FitsOneMore(n.onNode, n.offers.PodsMax) {
+			if !yield(shortage{resource: pods, requested: 1, used: n.onNode, capacity: n.offers.PodsMax}) {
 				return
 			}
 		}

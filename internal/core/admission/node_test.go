@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -8,8 +9,11 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
+	"github.com/plimsoll-dev/plimsoll/internal/core/qos"
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
 )
 
 // twin is a Node in plain form: it remembers what it was told, and counts from scratch whenever it is asked.
@@ -152,6 +156,7 @@ func TestNodeAgreesWithItsTwin(t *testing.T) {
 				}
 			}
 			compareWithScheduler(t, at, w, n, randomPod(r, 100), verdicts)
+			compareBasis(t, at, n, r)
 			compareResizes(t, at, w, n, r)
 		}
 	}
@@ -159,6 +164,37 @@ func TestNodeAgreesWithItsTwin(t *testing.T) {
 		if verdicts[plugin] < 100 {
 			t.Errorf("%d verdicts of %q are too few to compare", verdicts[plugin], plugin)
 		}
+	}
+}
+
+// compareBasis records what decided about a random pod, and decides again from the record alone.
+func compareBasis(t *testing.T, at string, n *Node, r *rand.Rand) {
+	t.Helper()
+	a := Applicant{Pod: randomPod(r, 100), Class: qos.BestEffort, Critical: r.IntN(4) == 0, Started: r.IntN(4) == 0}
+	var conditions []eviction.Condition
+	if r.IntN(3) == 0 {
+		conditions = []eviction.Condition{[]eviction.Condition{eviction.MemoryPressure, eviction.DiskPressure}[r.IntN(2)]}
+		a.Pod.Tolerations = append(a.Pod.Tolerations, scheduler.Toleration{
+			Key:    wellknown.TaintMemoryPressure,
+			Exists: true,
+			Effect: []scheduler.Effect{scheduler.NoSchedule, scheduler.NoExecute}[r.IntN(2)],
+		})
+	}
+	b, want := PressureBasis(a, conditions), UnderPressure(a, conditions)
+	if want == nil {
+		n.AddTo(b, a.Pod)
+		want = n.Check(a.Pod)
+	}
+	text, err := json.Marshal(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := &Basis{}
+	if err := json.Unmarshal(text, again); err != nil {
+		t.Fatal(err)
+	}
+	if got := again.Repeat(); !reflect.DeepEqual(got, want) {
+		t.Fatalf("%s: pod %+v, conditions %v: decided %+v, and again from %s: %+v", at, a, conditions, want, text, got)
 	}
 }
 

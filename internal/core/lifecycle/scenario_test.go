@@ -366,6 +366,14 @@ func (w *world) advance() {
 			return
 		}
 		for _, a := range d.Actions {
+			if w.mute { // many nodes
+				break
+			}
+			if b := w.monitor.Basis(w.now, a); b.Differs(a) != "" {
+				w.printf("repeated: %s", b.Differs(a))
+			}
+		}
+		for _, a := range d.Actions {
 			w.carryOut(a)
 		}
 	}

@@ -150,6 +150,12 @@ func (h *history) tick() {
 			break
 		}
 		for _, a := range d.Actions {
+			b := h.m.Basis(h.now, a)
+			if why := b.Differs(a); why != "" {
+				h.t.Fatalf("%+v: repeated: %s", a, why)
+			}
+		}
+		for _, a := range d.Actions {
 			if a.Pod == nil {
 				h.writeNode(a)
 			} else {

@@ -53,6 +53,9 @@ func New(m machine.Machine, c Config) (*Layout, error) {
 	return l, nil
 }
 
+// Assigns reports whether the configuration assigns CPUs, and memory, to containers.
+func (l *Layout) Assigns() (cpus, memory bool) { return l.config.CPU.Static, l.config.Memory.Static }
+
 // reserve decides which CPUs are never exclusive.
 func (l *Layout) reserve() error {
 	l.reserved, l.reservedCores = l.cpu.None(), l.cpu.None()

@@ -79,6 +79,9 @@ const (
 	together = 50 * time.Millisecond
 )
 
+// FailuresDefault is how many failures in a row count, unless a Spec says otherwise (kubelet: 3).
+const FailuresDefault = 3
+
 // WithDefaults returns s with zero values replaced by the defaults.
 func (s Spec) WithDefaults() Spec {
 	if s.Period <= 0 {
@@ -88,7 +91,7 @@ func (s Spec) WithDefaults() Spec {
 		s.Timeout = time.Second
 	}
 	if s.Failures <= 0 {
-		s.Failures = 3
+		s.Failures = FailuresDefault
 	}
 	if s.Successes <= 0 {
 		s.Successes = 1

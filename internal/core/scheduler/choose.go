@@ -198,3 +198,19 @@ func (c *cluster) scores(d *demand, self PodID) []NodeScore {
 	}
 	return out
 }
+
+// totals evaluates every rule for every row, and returns the totals of those that are feasible.
+func (c *cluster) totals(d *demand, self PodID) (out []NodeTotal, failure *Failure) {
+	chosen := c.choosePlain(d, self)
+	if chosen.failure != nil {
+		return nil, chosen.failure
+	}
+	for i, r := range c.plain.rows {
+		of := NodeTotal{Node: c.name[r]}
+		if chosen.feasible > 1 {
+			of.Total = c.plain.totals[i]
+		}
+		out = append(out, of)
+	}
+	return out, nil
+}

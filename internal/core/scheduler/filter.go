@@ -232,6 +232,26 @@ func (c *state) verdict(d *demand, self PodID, r row) Verdict {
 	return v
 }
 
+// rejection evaluates each of some rules for row r. It begins where verdict does, and goes on after a rejection.
+func (c *state) rejection(d *demand, self PodID, r row, rules RuleSet) (out Rejection) {
+	c.withNominated(d, self, r, func() bool {
+		for _, f := range d.profile.filters {
+			if f.rule&rules == 0 || f.judge(c, d, r) {
+				continue
+			}
+			out.Rules |= f.rule
+			if f.final(c, d, r) {
+				out.Final |= f.rule
+			}
+		}
+		if out.Rules&RuleResources != 0 {
+			out.Short = c.shortages(d, r)
+		}
+		return out.Rules == 0
+	})
+	return out
+}
+
 // verdicts evaluates every node, in the order of names.
 func (c *state) verdicts(d *demand, self PodID) []Verdict {
 	var out []Verdict

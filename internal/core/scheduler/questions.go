@@ -32,6 +32,19 @@ func (p *Placer) Scores(pod Pod) (out []NodeScore) {
 	return out
 }
 
+// NodeTotal is a feasible node and the weighted sum of its scores.
+type NodeTotal struct {
+	Node  string
+	Total int64
+}
+
+// Totals returns the totals of Scores for the feasible nodes, in no particular order, without what each plugin gives,
+// which costs most. If one node is feasible, its total is 0. If none is, failure says why.
+func (p *Placer) Totals(pod Pod) (out []NodeTotal, failure *Failure) {
+	p.cluster.ask(&pod, func(d *demand) { out, failure = p.cluster.totals(d, pod.ID) })
+	return out, failure
+}
+
 // Evictions returns, for a pod that fits nowhere, every node on which preemption would make room, with its victims: as
 // few as possible on each node.
 func (p *Placer) Evictions(pod Pod) (out []Preemption) {
@@ -46,6 +59,25 @@ func (p *Placer) Judge(pod Pod) (all []Verdict, failure *Failure) {
 		failure = failureOf(newFailure(len(all), d), all)
 	})
 	return all, failure
+}
+
+// A Rejection says which of some rules reject a node, whether an earlier one does or not.
+type Rejection struct {
+	Rules RuleSet
+	Final RuleSet    // those of Rules whose rejection no eviction ends
+	Short []Shortage // as in Verdict, if RuleResources is one of Rules
+}
+
+// Rejections asks rules about pod and every node, in the order of names. If nominated pods are on a node, the answer is
+// that of the evaluation that ends with the Verdict: with them if the node is rejected then, else without.
+func (p *Placer) Rejections(pod Pod, rules RuleSet) (out []Rejection) {
+	c := p.cluster
+	c.ask(&pod, func(d *demand) {
+		for _, name := range c.names() {
+			out = append(out, c.rejection(d, pod.ID, c.rows[name], rules))
+		}
+	})
+	return out
 }
 
 // failureOf adds the reasons of all to f. It returns nil if some node is feasible.
@@ -130,6 +162,25 @@ func (p *Placer) RoomOn(node string) (room Room, known bool) {
 	}
 	slices.SortFunc(room.Resources, func(a, b ResourceRoom) int { return cmp.Compare(a.Resource, b.Resource) })
 	return room, true
+}
+
+// RoomFor appends to out what a node has of what pod requests, in the order of the requests, and then of places for
+// pods. It is for a pod that was just placed there, and reads a few numbers only. If there is no such node, it appends
+// nothing.
+func (p *Placer) RoomFor(pod *Pod, node string, out []ResourceRoom) []ResourceRoom {
+	c := p.cluster
+	r, known := c.rows[node]
+	if !known {
+		return out
+	}
+	for _, q := range pod.Requests {
+		of := ResourceRoom{Resource: q.Resource}
+		if i, known := c.columns.byName[q.Resource]; known {
+			of.Allocatable, of.Requested = c.columns.has(i, r), c.columns.takes(i, r)
+		}
+		out = append(out, of)
+	}
+	return append(out, ResourceRoom{Resource: Pods, Allocatable: c.podsMax[r], Requested: c.podCount[r]})
 }
 
 // ask calls question with the demand of pod.

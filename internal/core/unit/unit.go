@@ -10,7 +10,7 @@
 package unit
 
 import (
-	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -35,15 +35,15 @@ func (b Bytes) String() string {
 	case n == 0:
 		return "0"
 	case n%TiB == 0:
-		return fmt.Sprintf("%s%dTi", sign, n/TiB)
+		return sign + strconv.FormatInt(int64(n/TiB), 10) + "Ti"
 	case n%GiB == 0:
-		return fmt.Sprintf("%s%dGi", sign, n/GiB)
+		return sign + strconv.FormatInt(int64(n/GiB), 10) + "Gi"
 	case n%MiB == 0:
-		return fmt.Sprintf("%s%dMi", sign, n/MiB)
+		return sign + strconv.FormatInt(int64(n/MiB), 10) + "Mi"
 	case n%KiB == 0:
-		return fmt.Sprintf("%s%dKi", sign, n/KiB)
+		return sign + strconv.FormatInt(int64(n/KiB), 10) + "Ki"
 	}
-	return fmt.Sprintf("%s%d", sign, n)
+	return sign + strconv.FormatInt(int64(n), 10)
 }
 
 // MilliCPU is an amount of CPU in thousandths of one CPU.
@@ -55,9 +55,9 @@ const CPU MilliCPU = 1000
 // String prints m as Kubernetes does: 2, 1500m.
 func (m MilliCPU) String() string {
 	if m%CPU == 0 {
-		return fmt.Sprintf("%d", m/CPU)
+		return strconv.FormatInt(int64(m/CPU), 10)
 	}
-	return fmt.Sprintf("%dm", int64(m))
+	return strconv.FormatInt(int64(m), 10) + "m"
 }
 
 // Instant is a moment on a monotonic clock, in nanoseconds since an origin that the shell chose. The zero Instant means

@@ -84,6 +84,18 @@ func BenchmarkAsk(b *testing.B) {
 		{"spread-and-room", scheduler.Pod{Requests: asks(4000), Spread: []scheduler.SpreadConstraint{
 			{MaxSkew: 1, TopologyKey: "rack", Hard: true, Selector: oneApp("app1"), MinDomains: 1},
 		}}},
+		{"selector-and-anti-affinity", scheduler.Pod{
+			Requests:     asks(100),
+			NodeSelector: []scheduler.Label{{Key: "disk", Value: "nvme"}},
+			AntiAffinity: []scheduler.PodTerm{podTerm("zone", "app1")},
+		}},
+		{"selector-and-spread", scheduler.Pod{
+			Requests:     asks(4000),
+			NodeSelector: []scheduler.Label{{Key: "disk", Value: "nvme"}},
+			Spread: []scheduler.SpreadConstraint{
+				{MaxSkew: 1, TopologyKey: "rack", Hard: true, Selector: oneApp("app1"), MinDomains: 1},
+			},
+		}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			c.pod.ID, c.pod.Namespace, c.pod.Name = "waiting", "default", "waiting"

@@ -12,7 +12,7 @@
 // the changes that concern this rule are tried, and the Placer is asked again, until the node is feasible or no change
 // helps. Costs decide which node's remedy is the smallest: first by how many rules it concerns, then by the weights of
 // its kinds of changes, then by the share of the requests that it concerns (cost.go). Nodes are tried in the order of a
-// lower bound of that cost, until no other can be cheaper.
+// lower bound of that cost (bounds.go), until no other can be cheaper.
 //
 // # Invariants
 //

@@ -34,8 +34,9 @@ func (w *World) remedies(pod *scheduler.Pod, all []scheduler.Verdict) (out []Rem
 	for _, r := range w.preemptions(pod) {
 		add(&r)
 	}
-	add(w.changedPod(pod, all))
-	add(w.changedNode(pod, all))
+	rejections := w.placer.Rejections(*pod, bounded)
+	add(w.changedPod(pod, all, rejections))
+	add(w.changedNode(pod, all, rejections))
 	add(w.anotherNode(pod, all))
 	slices.SortStableFunc(out, func(a, b Remedy) int { return a.cost.compare(b.cost) })
 	return out
@@ -54,87 +55,123 @@ type attempt struct {
 	judge func(changes []Change) scheduler.Verdict
 	// options returns what may end the rejection v. exact says that all of it is needed; otherwise some of it may do.
 	options func(v *scheduler.Verdict) (of []Change, exact bool)
+	bound   bound
 }
 
-// run returns changes with which the node is feasible, if they cost less than best. nil: there are none.
-func (a *attempt) run(v scheduler.Verdict, best *Remedy) (made []Change, sum cost) {
+// run returns changes with which the node is feasible, if their cost is good enough. nil: there are none.
+func (a *attempt) run(v scheduler.Verdict, enough func(cost) bool) (made []Change, sum cost) {
 	for range stepsMax {
 		if v.Plugin == "" {
 			return made, sum
 		}
-		more := a.step(&v, made)
+		if least, may := a.bound(&v); may && !enough(sum.plus(least)) {
+			return nil, cost{}
+		}
+		more, after := a.step(&v, made)
 		if len(more) == 0 {
 			return nil, cost{}
 		}
 		sum = sum.plus(costOf(more))
-		if best != nil && sum.compare(best.cost) >= 0 {
+		if !enough(sum) {
 			return nil, cost{}
 		}
-		made = append(made, more...)
-		v = a.judge(made)
+		made, v = append(made, more...), after
 	}
 	return nil, cost{}
 }
 
-// step returns the changes, besides those that were made, that end one rejection. nil: none do.
-func (a *attempt) step(v *scheduler.Verdict, made []Change) []Change {
+// step returns the changes, besides those that were made, that end one rejection, and the verdict after them. nil: none
+// do.
+func (a *attempt) step(v *scheduler.Verdict, made []Change) (of []Change, after scheduler.Verdict) {
 	of, exact := a.options(v)
 	of = slices.DeleteFunc(of, func(c Change) bool { return slices.Contains(made, c) })
 	if len(of) == 0 {
-		return nil
+		return nil, after
 	}
 	ends := func(some []Change) bool {
-		return a.judge(append(slices.Clone(made), some...)).Rule != v.Rule
+		now := a.judge(append(slices.Clone(made), some...))
+		if now.Rule == v.Rule {
+			return false
+		}
+		after = now
+		return true
 	}
 	if !exact && len(of) <= optionsMax {
 		for i := range of {
 			if ends(of[i : i+1]) {
-				return of[i : i+1]
+				return of[i : i+1], after
 			}
 		}
 	}
 	if !ends(of) {
-		return nil
+		return nil, after
 	}
 	if exact || len(of) > optionsMax {
-		return of
+		return of, after
 	}
 	for i := len(of) - 1; i >= 0; i-- {
 		if fewer := slices.Delete(slices.Clone(of), i, i+1); ends(fewer) {
 			of = fewer
 		}
 	}
-	return of
+	return of, after
 }
 
-// candidate is a node with a lower bound of the cost of its remedy.
+// A bound returns the least that changes cost which end a rejection, and may be false if none does.
+type bound func(*scheduler.Verdict) (least cost, may bool)
+
+// A try finds changes for the node of a verdict, if their cost is good enough. nil: there are none.
+type try func(v *scheduler.Verdict, enough func(cost) bool) ([]Change, cost)
+
+// candidate is a node with lower bounds of the cost of its remedy.
 type candidate struct {
 	v     *scheduler.Verdict
-	bound cost
+	bound cost // of all rules that reject it
+	first cost // of the first of them
+	place int  // in the order of first, then of names: decides between equal costs
 }
 
-// A try finds changes for the node of a verdict, if they cost less than the best so far. nil: there are none.
-type try func(v *scheduler.Verdict, best *Remedy) ([]Change, cost)
-
-// cheapest tries the nodes in the order of bound, until no other can be cheaper. bound returns false for a node that no
-// change can help.
-func cheapest(
-	all []scheduler.Verdict, bound func(*scheduler.Verdict) (cost, bool),
-	try try,
-) (best *Remedy) {
+// candidates returns the nodes that changes may help, in the order of their bounds. least returns the bound of all
+// rules that reject a node.
+func candidates(all []scheduler.Verdict, rejections []scheduler.Rejection, bound bound, least leastCost) []candidate {
 	var nodes []candidate
 	for i := range all {
-		if least, may := bound(&all[i]); may {
-			nodes = append(nodes, candidate{v: &all[i], bound: least})
+		first, may := bound(&all[i])
+		if !may {
+			continue
+		}
+		if whole, may := least(&rejections[i]); may {
+			nodes = append(nodes, candidate{v: &all[i], bound: whole, first: first})
 		}
 	}
+	slices.SortStableFunc(nodes, func(a, b candidate) int { return a.first.compare(b.first) })
+	for i := range nodes {
+		nodes[i].place = i
+	}
 	slices.SortStableFunc(nodes, func(a, b candidate) int { return a.bound.compare(b.bound) })
+	return nodes
+}
+
+// cheapest tries candidates in their order, until no other can be cheaper. Of nodes with equal costs, the first by
+// place is found, in whatever order they are tried.
+func cheapest(nodes []candidate, try try) (best *Remedy) {
+	place := 0
 	for _, n := range nodes {
-		if best != nil && n.bound.compare(best.cost) >= 0 {
+		enough := func(sum cost) bool {
+			if best == nil {
+				return true
+			}
+			order := sum.compare(best.cost)
+			return order < 0 || order == 0 && n.place < place
+		}
+		if best != nil && n.bound.compare(best.cost) > 0 {
 			break
 		}
-		if made, sum := try(n.v, best); len(made) > 0 {
-			best = &Remedy{Node: n.v.Node, Changes: made, cost: sum}
+		if !enough(n.bound) {
+			continue
+		}
+		if made, sum := try(n.v, enough); len(made) > 0 {
+			best, place = &Remedy{Node: n.v.Node, Changes: made, cost: sum}, n.place
 		}
 	}
 	return best
@@ -142,21 +179,22 @@ func cheapest(
 
 // tryPod returns a try of changes of the pod.
 func (w *World) tryPod(pod *scheduler.Pod) try {
-	return func(v *scheduler.Verdict, best *Remedy) ([]Change, cost) {
+	return func(v *scheduler.Verdict, enough func(cost) bool) ([]Change, cost) {
 		a := attempt{
 			judge: func(changes []Change) scheduler.Verdict {
 				now, _ := w.placer.VerdictOn(ChangePod(*pod, changes), v.Node)
 				return now
 			},
 			options: func(v *scheduler.Verdict) ([]Change, bool) { return podOptions(pod, w.nodes[v.Node], v) },
+			bound:   podBound,
 		}
-		return a.run(*v, best)
+		return a.run(*v, enough)
 	}
 }
 
 // tryNode returns a try of changes of the node. It leaves the node as it was.
 func (w *World) tryNode(pod *scheduler.Pod) try {
-	return func(v *scheduler.Verdict, best *Remedy) ([]Change, cost) {
+	return func(v *scheduler.Verdict, enough func(cost) bool) ([]Change, cost) {
 		original := *w.nodes[v.Node]
 		defer w.placer.NodeSeen(w.now, original)
 		a := attempt{
@@ -166,14 +204,15 @@ func (w *World) tryNode(pod *scheduler.Pod) try {
 				return now
 			},
 			options: func(v *scheduler.Verdict) ([]Change, bool) { return nodeOptions(pod, &original, v) },
+			bound:   nodeBound,
 		}
-		return a.run(*v, best)
+		return a.run(*v, enough)
 	}
 }
 
 // changedPod returns the smallest change of the pod that lets it onto some node.
-func (w *World) changedPod(pod *scheduler.Pod, all []scheduler.Verdict) *Remedy {
-	best := cheapest(all, podBound, w.tryPod(pod))
+func (w *World) changedPod(pod *scheduler.Pod, all []scheduler.Verdict, alone []scheduler.Rejection) *Remedy {
+	best := cheapest(candidates(all, alone, podBound, leastPod), w.tryPod(pod))
 	if best == nil {
 		return nil
 	}
@@ -187,8 +226,8 @@ func (w *World) changedPod(pod *scheduler.Pod, all []scheduler.Verdict) *Remedy 
 }
 
 // changedNode returns the smallest change of one node that lets the pod onto it.
-func (w *World) changedNode(pod *scheduler.Pod, all []scheduler.Verdict) *Remedy {
-	best := cheapest(all, nodeBound, w.tryNode(pod))
+func (w *World) changedNode(pod *scheduler.Pod, all []scheduler.Verdict, alone []scheduler.Rejection) *Remedy {
+	best := cheapest(candidates(all, alone, nodeBound, leastNode(pod)), w.tryNode(pod))
 	if best != nil {
 		best.Of = OfNode
 	}
