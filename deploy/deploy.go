@@ -11,7 +11,7 @@ var NodeResourceTopology string
 
 // Lifecycle is the roles of the lifecycle controller: YAML documents.
 //
-//go:embed rbac-lifecycle.yaml
+//go:embed lifecycle/rbac.yaml
 var Lifecycle string
 
 // Fleet is the roles of hollow nodes: YAML documents.
@@ -28,3 +28,18 @@ var Storage string
 //
 //go:embed rbac-explain.yaml
 var Explain string
+
+// Console is the role of those who open `plimsoll console`: a YAML document.
+//
+//go:embed rbac-console.yaml
+var Console string
+
+// Shadow is the role of `plimsoll shadow`, which only reads: a YAML document.
+//
+//go:embed rbac-shadow.yaml
+var Shadow string
+
+// Top is the role of those who look at `plimsoll top`: a YAML document.
+//
+//go:embed rbac-top.yaml
+var Top string

@@ -18,12 +18,26 @@ import (
 
 // kinds are the kinds that our programs use, by their names in package kube.
 var kinds = map[string]kube.Kind{
-	"Events":               kube.Events,
-	"Leases":               kube.Leases,
-	"Nodes":                kube.Nodes,
-	"Pods":                 kube.Pods,
-	"SubjectAccessReviews": kube.SubjectAccessReviews,
-	"TokenReviews":         kube.TokenReviews,
+	"CSIDrivers":             kube.CSIDrivers,
+	"CSINodes":               kube.CSINodes,
+	"CSIStorageCapacities":   kube.CSIStorageCapacities,
+	"DisruptionBudgets":      kube.DisruptionBudgets,
+	"Events":                 kube.Events,
+	"Leases":                 kube.Leases,
+	"Namespaces":             kube.Namespaces,
+	"Nodes":                  kube.Nodes,
+	"Pods":                   kube.Pods,
+	"ReplicaSets":            kube.ReplicaSets,
+	"ReplicationControllers": kube.ReplicationControllers,
+	"Services":               kube.Services,
+	"StatefulSets":           kube.StatefulSets,
+	"StorageClasses":         kube.StorageClasses,
+	"SubjectAccessReviews":   kube.SubjectAccessReviews,
+	"TokenReviews":           kube.TokenReviews,
+	"Topologies":             kube.Topologies,
+	"VolumeAttachments":      kube.VolumeAttachments,
+	"VolumeClaims":           kube.VolumeClaims,
+	"Volumes":                kube.Volumes,
 }
 
 // verbs are the API verbs of the methods of kube.Client that take a kind.
@@ -161,6 +175,7 @@ func TestRolesAreWhatIsAsked(t *testing.T) {
 	}{
 		{"lifecycle", Lifecycle, []string{"internal/lifecycle", "internal/kube/election", "internal/kube/authn"}},
 		{"fleet", Fleet, []string{"internal/fleet"}},
+		{"shadow", Shadow, []string{"internal/shadow"}},
 	} {
 		asked, may := requests(t, c.packages...), granted(t, c.manifest)
 		if len(asked) < 5 {
@@ -174,6 +189,33 @@ func TestRolesAreWhatIsAsked(t *testing.T) {
 		for _, request := range slices.Sorted(maps.Keys(may)) {
 			if !asked[request] {
 				t.Errorf("%s may %s and never asks", c.name, request)
+			}
+		}
+	}
+}
+
+// TestShadowOnlyReads: the role for `plimsoll shadow` has no verb that changes anything, and names what it reads: no
+// wildcard, no subresource, nothing secret.
+func TestShadowOnlyReads(t *testing.T) {
+	var role rbacv1.ClusterRole
+	if err := yaml.UnmarshalStrict([]byte(Shadow), &role); err != nil {
+		t.Fatal(err)
+	}
+	if role.Kind != "ClusterRole" || role.AggregationRule != nil || len(role.Rules) == 0 {
+		t.Fatalf("%+v: want a ClusterRole with rules of its own", role)
+	}
+	for _, rule := range role.Rules {
+		if len(rule.NonResourceURLs) > 0 {
+			t.Errorf("it names paths: %v", rule.NonResourceURLs)
+		}
+		for _, verb := range rule.Verbs {
+			if verb != "get" && verb != "list" && verb != "watch" {
+				t.Errorf("it may %s %v", verb, rule.Resources)
+			}
+		}
+		for _, what := range slices.Concat(rule.APIGroups, rule.Resources) {
+			if strings.ContainsAny(what, "*/") || what == "secrets" || what == "configmaps" {
+				t.Errorf("it may %v %s", rule.Verbs, what)
 			}
 		}
 	}
