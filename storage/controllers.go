@@ -69,6 +69,17 @@ func (s *shared) provisioner(ctx context.Context) (func(context.Context), error)
 		s.name, plugin, controllerCan, inTreePlugin, strictTopology, immediateTopology, csitranslation.New(),
 		classes.Lister(), csiNodes, nodes, claims.Lister(), nil, nil, extraCreateMetadata, defaultFSType, node,
 		publishReadOnly, preventModeConversion, provision.NewInMemoryStore())
+	p = &besideSource{
+		Provisioner: p,
+		client:      s.client,
+		snapshots:   s.snapshots,
+		claims:      claims.Lister(),
+		volumes:     s.objects.Core().V1().PersistentVolumes().Lister(),
+		events:      s.recorder(),
+		driver:      s.name,
+		node:        s.node,
+		here:        info.GetAccessibleTopology().GetSegments(),
+	}
 	capacities, space := s.capacities(info)
 	p = capacity.NewProvisionWrapper(p, space)
 	provisioning := controller.NewProvisionController(ctx, s.client, s.name, p,
@@ -117,8 +128,7 @@ func (s *shared) onlyNode(info *spec.NodeGetInfoResponse) (storagelisters.CSINod
 const managedByMax = 63
 
 // capacities makes the controller that keeps this node's CSIStorageCapacity objects, by which the scheduler knows
-// whether a volume fits. They have no owner, because the process is no pod, so nothing removes them when the node is
-// removed.
+// whether a volume fits. The Node object owns them, so they go when it is deleted.
 func (s *shared) capacities(info *spec.NodeGetInfoResponse) (informers.SharedInformerFactory, *capacity.Controller) {
 	var segment topology.Segment
 	for key, value := range info.GetAccessibleTopology().GetSegments() {
@@ -135,7 +145,7 @@ func (s *shared) capacities(info *spec.NodeGetInfoResponse) (informers.SharedInf
 		workqueue.NewTypedItemExponentialFailureRateLimiter[capacity.QueueKey](retryMin, retryMax))
 	const immediateBinding = false // of StorageClasses whose volumes are bound at once the scheduler reads no capacity
 	return own, capacity.NewCentralCapacityController(spec.NewControllerClient(s.driver), s.name,
-		s.client.StorageV1(), queue, nil, by, s.namespace, topology.NewFixedNodeTopology(&segment),
+		s.client.StorageV1(), queue, &s.owner, by, s.namespace, topology.NewFixedNodeTopology(&segment),
 		s.objects.Storage().V1().StorageClasses(), objects, capacityPeriod, immediateBinding, callTimeout)
 }
 

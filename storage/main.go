@@ -12,8 +12,8 @@
 //
 // One process runs on each node, beside the node's driver, and handles only that node's volumes: the provisioner and
 // the snapshotter by their own mode for that (--node-deployment), the resizer by a filter on the node affinity of
-// volumes. So no leader is elected. The process ends when the driver's connection is lost; its supervisor starts it
-// again.
+// volumes. So no leader is elected. The process ends when the driver's connection is lost, and when the Node is
+// deleted. Its supervisor starts it again.
 //
 // This is a separate module so that no other program links the generated clients.
 package main
@@ -29,6 +29,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -76,7 +77,8 @@ type shared struct {
 	snapshots snapshotclient.Interface
 	objects   informers.SharedInformerFactory
 	driver    *grpc.ClientConn
-	name      string // of the driver
+	name      string                // of the driver
+	owner     metav1.OwnerReference // this node, as the owner of objects
 }
 
 func main() {
@@ -145,7 +147,11 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	defer s.driver.Close()
-	return s.control(ctx)
+	gone, err := s.awaitNode(ctx)
+	if err != nil {
+		return err
+	}
+	return s.control(ctx, gone)
 }
 
 // connect waits for the driver. When the connection is lost, the process ends: a new driver may have other
@@ -166,8 +172,8 @@ func (s *shared) connect(ctx context.Context) (err error) {
 	return nil
 }
 
-// control runs the controllers until ctx ends.
-func (s *shared) control(ctx context.Context) error {
+// control runs the controllers until ctx ends or the Node is gone.
+func (s *shared) control(ctx context.Context, gone <-chan struct{}) error {
 	var controllers []func(context.Context)
 	type maker func(context.Context) (func(context.Context), error)
 	for _, make := range []maker{s.provisioner, s.resizer, s.snapshotter, s.cluster} {
@@ -188,8 +194,12 @@ func (s *shared) control(ctx context.Context) error {
 	for _, c := range controllers {
 		go c(ctx)
 	}
-	<-ctx.Done()
-	return ctx.Err()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-gone:
+		return fmt.Errorf("node %s was deleted: the next process waits until it is registered again", s.node)
+	}
 }
 
 // limiter returns the back-off of a controller's objects.

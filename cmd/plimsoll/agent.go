@@ -138,9 +138,6 @@ func (f *agentFlags) options() (agent.Options, error) {
 	for _, w := range warnings {
 		slog.Warn("configuration", "file", f.config, "warning", w)
 	}
-	for _, note := range kubeletconfig.Notes(config) {
-		slog.Info("configuration: differs from the kubelet", "note", note)
-	}
 	if err := f.directories(&o); err != nil {
 		return o, err
 	}

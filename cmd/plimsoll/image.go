@@ -58,9 +58,14 @@ standard input. Images that the runtime has under the same names are replaced; r
 
 func loadImages(c *cobra.Command, o cluster.Options, path string) (err error) {
 	if path == "-" {
+		defer func() {
+			if err != nil {
+				err = fmt.Errorf("standard input: %w", err)
+			}
+		}()
 		path, err = spool(c.InOrStdin(), o.StateDir)
 		if err != nil {
-			return fmt.Errorf("read standard input: %w", err)
+			return fmt.Errorf("copy it to %s: %w", o.StateDir, err)
 		}
 		defer func() { err = errors.Join(err, os.Remove(path)) }()
 	}

@@ -76,9 +76,10 @@ another one when its own is gone.`,
 		"registries in the state directory)")
 	f.StringVar(&o.StorageKubeconfig, "storage-kubeconfig", "",
 		"kubeconfig of user plimsoll:storage, which plimsoll up keeps in "+
-			"pki/storage.kubeconfig: with it this machine creates volumes, with the driver csi.plimsoll.dev")
+			"pki/storage.kubeconfig: with it this machine creates volumes, with the driver csi.plimsoll.dev; "+
+			"it copies the certificate, and renews the copy")
 	f.StringVar(&o.BindAddress, "bind-address", "", "address that all ports are bound to (default: --node-ip)")
-	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "give up if the node is not Ready by then")
+	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "give up when no step of the start has ended for this long")
 	return c
 }
 

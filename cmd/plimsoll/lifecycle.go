@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,7 +36,7 @@ default), --collect-pods=false, --node-monitor-period=5s, --pod-eviction-attempt
 	}
 	f := c.Flags()
 	m := &o.Monitor
-	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster")
+	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster; required outside of a pod")
 	f.DurationVar(&m.Grace, "node-monitor-grace-period", m.Grace,
 		"how long a node may not renew its Lease before its status becomes Unknown")
 	f.DurationVar(&m.StartupGrace, "node-startup-grace-period", m.StartupGrace,
@@ -61,10 +63,14 @@ default), --collect-pods=false, --node-monitor-period=5s, --pod-eviction-attempt
 		"how long a node must be missing before its pods are deleted")
 	leader := leaderElectionFlags(f, "plimsoll-lifecycle")
 	port := servingFlags(f, portLifecycle)
-	_ = c.MarkFlagRequired("kubeconfig")
+	var journalDir string
+	journalFlag(f, &journalDir)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		// The jitter of retries differs from process to process.
 		m.Seed = uint64(time.Now().UnixNano())
+		if kubeconfig == "" && os.Getenv("KUBERNETES_SERVICE_HOST") == "" {
+			return usageError{errors.New("--kubeconfig: required outside of a pod")}
+		}
 		var err error
 		// Writes have no rate limit: they are bounded by how many may be in flight and by the server's priority and fairness.
 		if o.Client, err = kube.NewClient(kube.Options{Kubeconfig: kubeconfig, UserAgent: "plimsoll-lifecycle",
@@ -79,6 +85,11 @@ default), --collect-pods=false, --node-monitor-period=5s, --pod-eviction-attempt
 			return usageError{err}
 		}
 		port.API, port.Registry = o.Events, o.Metrics.Registry
+		kube.ClientMetrics(o.Metrics.Registry)
+		if o.Journal, err = port.openJournal("lifecycle", journalDir); err != nil {
+			return usageError{fmt.Errorf("--journal-dir: %w", err)}
+		}
+		defer func() { logFailure("close the journal", o.Journal.Close()) }()
 		return port.serveWhile(c.Context(), func(ctx context.Context) error {
 			return leader.run(ctx, kubeconfig, "plimsoll-lifecycle", func(ctx context.Context, leads func() bool) error {
 				o.Leads = leads

@@ -87,7 +87,8 @@ func newRootCommand() *cobra.Command {
 		newUpCommand(), newDownCommand(), newJoinCommand(), newTokenCommand(), newNodeCommand(),
 		newStatusCommand(), newKubeconfigCommand(), newKubectlCommand(), newImageCommand(),
 		newAgentCommand(), newSchedulerCommand(), newLifecycleCommand(), newFleetCommand(), newSimCommand(),
-		newMachineCommand(), newWhatifCommand(), newExplainCommand(), newRecommendCommand(), newVersionCommand(),
+		newMachineCommand(), newWhatifCommand(), newExplainCommand(), newTopCommand(), newConsoleCommand(),
+		newShadowCommand(), newRecommendCommand(), newVersionCommand(),
 	)
 	return root
 }

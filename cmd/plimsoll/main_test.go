@@ -78,10 +78,18 @@ func TestExitCodes(t *testing.T) {
 		{"version surplus", 2},
 		{"version --no-such-flag", 2},
 		{"scheduler", 2},
+		{"top everything", 2},
+		{"top --sort colour", 2},
+		{"top pods --node n1", 2},
+		{"top --every 0s", 2},
 		{"agent", 2},
 		{"kubeconfig --state-dir " + t.TempDir(), 1}, // no cluster there
 		{"agent --kubeconfig k --config " + t.TempDir() + "/absent.yaml", 2},
 		{"scheduler --kubeconfig " + t.TempDir() + "/absent", 2},
+		{"shadow --kubeconfig " + t.TempDir() + "/absent", 2},
+		{"shadow --kubeconfig k --for -1s", 2},
+		{"shadow --kubeconfig k --node-monitor-grace-period 0s", 2},
+		{"shadow --kubeconfig k --config " + t.TempDir() + "/absent.yaml", 2},
 	} {
 		if got := exitCode(run(t.Context(), strings.Fields(c.args))); got != c.want {
 			t.Errorf("plimsoll %s: exit code %d, want %d", c.args, got, c.want)

@@ -19,6 +19,7 @@ const (
 	outputYAML  = "yaml"
 	outputJSON  = "json"
 	outputTable = "table"
+	outputText  = "text"
 )
 
 // addOutputFlag gives c the flag -o with these formats.

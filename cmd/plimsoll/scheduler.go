@@ -15,6 +15,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/serving"
 	"github.com/plimsoll-dev/plimsoll/internal/scheduler"
+	"github.com/plimsoll-dev/plimsoll/internal/version"
 )
 
 func newSchedulerCommand() *cobra.Command {
@@ -51,6 +52,10 @@ where the agent can assign them; in the file that rule is called NodeResourceTop
 		"which nodes to consider for a pod: `all`, or compat: as many as kube-scheduler would, by percentageOfNodesToScore")
 	f.Uint64Var(&s.o.Seed, "seed", 0,
 		"seed of the choice among nodes with equal scores; the same seed and history give the same placements")
+	journalFlag(f, &s.journalDir)
+	f.StringVar(&s.o.FactsFile, "facts-file", "",
+		"write everything that decisions depend on to this new `file`, from the beginning, at most 48 MiB, so that "+
+			"plimsoll explain --replay can repeat each decision; for reports of bugs")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if said, err := printVersion(c); said {
 			return err
@@ -62,7 +67,7 @@ where the agent can assign them; in the file that rule is called NodeResourceTop
 
 // schedulerCommand is the parsed command line of the verb.
 type schedulerCommand struct {
-	config, writeTo, sampling string
+	config, writeTo, sampling, journalDir string
 
 	o        scheduler.Options
 	flags    *pflag.FlagSet
@@ -89,6 +94,7 @@ func (s *schedulerCommand) run(ctx context.Context) error {
 		return usageError{err}
 	}
 	s.o.Metrics, s.o.Health = scheduler.NewMetrics(), scheduler.NewHealth()
+	s.o.Version = version.Plimsoll()
 	port := &u.port.Options
 	// As in kube-scheduler, /livez checks this process alone, so that it is not restarted because another one is late.
 	loop, lists := serving.Check{Name: "sched-loop", Do: s.o.Health.Alive}, serving.Check{Name: "sched-handler-sync",
@@ -105,6 +111,10 @@ func (s *schedulerCommand) run(ctx context.Context) error {
 	if err := u.open(ctx, kubeconfig); err != nil {
 		return err
 	}
+	if s.o.Journal, err = u.port.openJournal("scheduler", s.journalDir); err != nil {
+		return usageError{fmt.Errorf("--journal-dir: %w", err)}
+	}
+	defer func() { logFailure("close the journal", s.o.Journal.Close()) }()
 	s.leader.Client = func(agent string) (*kube.Client, error) { return u.client(agent, kubeconfig) }
 	return u.port.serveWhile(ctx, func(ctx context.Context) error {
 		return s.leader.run(ctx, kubeconfig, "plimsoll-scheduler", func(ctx context.Context, leads func() bool) error {

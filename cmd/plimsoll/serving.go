@@ -2,9 +2,13 @@ package main
 
 import (
 	"context"
+	"log/slog"
+	"net/http"
 
 	"github.com/spf13/pflag"
 
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/authn"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/serving"
 )
 
@@ -49,4 +53,35 @@ func (s *securePort) serveWhile(ctx context.Context, do func(context.Context) er
 		return failed
 	}
 	return err
+}
+
+// journalFlag adds the flag for the journal of a component that keeps it in memory.
+func journalFlag(f *pflag.FlagSet, dir *string) {
+	f.StringVar(dir, "journal-dir", "",
+		"keep the journal of decisions in this `directory` too, at most 8 MiB (default: in memory only, the same bound)")
+}
+
+// openJournal opens the journal of a component, measures it in the Registry, and serves it to those who may get
+// journals.plimsoll.dev of its name.
+func (s *securePort) openJournal(component, dir string) (*journal.Log, error) {
+	log, err := journal.NewLog(component, journal.BytesMax, dir)
+	if err != nil {
+		return nil, err
+	}
+	s.Registry.MustRegister(log.Measurements(component))
+	if s.Handlers == nil {
+		s.Handlers = map[string]http.Handler{}
+	}
+	s.Handlers["GET "+journal.Path] = journal.Handler(log.Find)
+	s.Resources = map[string]authn.Resource{
+		journal.Path: {Group: journal.Group, Resource: journal.Resource, Name: component},
+	}
+	return log, nil
+}
+
+// logFailure logs an error that nobody can act on any more.
+func logFailure(doing string, err error) {
+	if err != nil {
+		slog.Warn(doing+" failed", "err", err)
+	}
 }

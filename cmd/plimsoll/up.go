@@ -119,7 +119,7 @@ run again without --token and --certificate-key after a reboot.`,
 		"CRI socket of a runtime to use instead of our own containerd")
 	f.StringVar(&o.AgentBinary, "agent-binary", "",
 		"program to run as the agent instead of ours: upstream's kubelet, which has the same flags")
-	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "give up if the node is not Ready by then")
+	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "give up when no step of the start has ended for this long")
 	return c
 }
 

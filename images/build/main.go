@@ -2,6 +2,9 @@
 //
 //	build --pause bin/images/pause --workload bin/images/workload --coredns bin/images/coredns \
 //	  --metrics-server bin/images/metrics-server --out bin/images
+//	build --plimsoll bin/plimsoll --out bin/images
+//
+// Only the images are made whose programs are named.
 //
 // Each image is one uncompressed layer (small, and an import need not decompress it) in an OCI layout archive. The same
 // programs give the same bytes: no time, user or host name is included. The command runs at build time only, so that
@@ -25,13 +28,26 @@ func main() {
 	workload := flag.String("workload", "", "the workload program")
 	coredns := flag.String("coredns", "", "the CoreDNS program")
 	metrics := flag.String("metrics-server", "", "the metrics-server program")
+	program := flag.String("plimsoll", "", "the program plimsoll, for pods of deploy/")
 	out := flag.String("out", "", "directory for the archives")
 	arch := flag.String("arch", runtime.GOARCH, "architecture of the programs")
 	flag.Parse()
-	if err := run([]recipe{
-		pauseRecipe(*pause), workloadRecipe(*workload), addonRecipe(*coredns, "coredns", image.CoreDNSFile, image.CoreDNS),
-		addonRecipe(*metrics, "metrics-server", image.MetricsServerFile, image.MetricsServer),
-	}, *out, *arch); err != nil {
+	var recipes []recipe
+	for _, one := range []struct {
+		program string
+		recipe
+	}{
+		{*pause, pauseRecipe(*pause)},
+		{*workload, workloadRecipe(*workload)},
+		{*coredns, addonRecipe(*coredns, "coredns", image.CoreDNSFile, image.CoreDNS)},
+		{*metrics, addonRecipe(*metrics, "metrics-server", image.MetricsServerFile, image.MetricsServer)},
+		{*program, addonRecipe(*program, "plimsoll", image.ProgramFile, image.Program)},
+	} {
+		if one.program != "" {
+			recipes = append(recipes, one.recipe)
+		}
+	}
+	if err := run(recipes, *out, *arch); err != nil {
 		fmt.Fprintln(os.Stderr, "build images:", err)
 		os.Exit(1)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/eviction"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -34,6 +35,9 @@ type admit struct {
 	// plugins that are not connected.
 	elsewhere func() []string
 
+	// judged has what the last Admit decided from, for the journal. Calls of Admit and Judged are made one at a time.
+	judged *journal.Judged
+
 	conditions   func() []eviction.Condition // the present pressure conditions
 	shuttingDown func() bool                 // the machine is about to shut down; nil: never
 }
@@ -41,11 +45,15 @@ type admit struct {
 // Admit assigns CPUs, memory and devices to the pod and counts its requests, both or neither. As upstream does, it
 // reports a failed assignment before requests that do not fit.
 func (a admit) Admit(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
+	*a.judged = journal.Judged{}
 	if a.shuttingDown != nil && a.shuttingDown() {
 		return &pods.Rejection{Reason: agentshutdown.ReasonReject, Message: agentshutdown.MessageReject}
 	}
 	asked := a.ledger.candidate(pod)
-	if r := admission.UnderPressure(asked.Applicant, a.conditions()); r != nil {
+	conditions := a.conditions()
+	a.judged.Basis = admission.PressureBasis(asked.Applicant, conditions)
+	if r := admission.UnderPressure(asked.Applicant, conditions); r != nil {
+		a.judged.Rejection = r
 		return &pods.Rejection{Reason: r.Reason, Message: r.Message}
 	}
 	var rejected *pods.Rejection
@@ -60,6 +68,29 @@ func (a admit) Admit(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
 		return notAssigned(rejection)
 	}
 	return rejected
+}
+
+// Judged returns what the last Admit decided from.
+func (a admit) Judged() journal.Judged { return *a.judged }
+
+// assigned notes what core/numa decided from.
+func (a *Agent) assigned(d agentnuma.Decision) {
+	out := &journal.Assignment{
+		Policy:  a.numa.Topology.Policy.String(),
+		Free:    journal.FreeOf(d.Before.Free()),
+		Pod:     d.Pod,
+		Berth:   journal.BerthOf(d.Pod.Berth),
+		Answers: journal.AnswersOf(&d.Pod, d.Answers),
+		State:   d.Object,
+	}
+	out.Pod.Berth = nil
+	if d.Rejection != nil {
+		out.Message = d.Rejection.Message()
+	} else {
+		out.Decided = agentnuma.NoteOf(d.Assignment)
+		out.Given = journal.GivenOf(d.Assignment)
+	}
+	a.judged.Assignment = out
 }
 
 // Consult implements pods.Admission.
@@ -91,13 +122,15 @@ func (a admit) Wait(pod *corev1.Pod, since time.Time) (string, time.Time) {
 
 // count checks the pod against what the other pods leave of the node.
 func (a admit) count(pod *corev1.Pod, others []*corev1.Pod) *pods.Rejection {
-	r := a.ledger.check(pod, others, a.node(), a.elsewhere())
+	basis := a.judged.Basis
+	r := a.ledger.check(pod, others, a.node(), a.elsewhere(), basis)
 	if r != nil && (r.Reason == admission.NodeAffinity || r.Reason == admission.TaintToleration) {
 		// The pod's label may have been added to the Node a moment ago, or its taint removed: the watch may be behind.
 		if node, err := a.fresh(); err == nil {
-			r = a.ledger.check(pod, others, node, a.elsewhere())
+			r = a.ledger.check(pod, others, node, a.elsewhere(), basis)
 		}
 	}
+	a.judged.Rejection = r
 	if r != nil {
 		critical := a.ledger.candidate(pod).Critical
 		return &pods.Rejection{Reason: r.Reason, Message: r.Message, Room: r.Room, Preempts: r.Room && critical}
@@ -146,6 +179,7 @@ func (a *Agent) admission(ctx context.Context) admit {
 	c := a.o.Config
 	return admit{
 		ledger:       newLedger(a.resources),
+		judged:       &a.judged,
 		assignments:  a.assignments,
 		plugins:      a.plugins,
 		staticCPUs:   c.CPUManagerPolicy == "static",

@@ -97,7 +97,8 @@ const StartsPerCPU = 4
 
 // gcPercent is the agent's GOGC, in percent (chosen). It trades a little CPU for memory: the agent allocates in bursts
 // and is idle for hours in between. With Go's default of 100 the heap grows to twice the live objects during a burst.
-const gcPercent = 50
+// Garbage collection took 7 % of the agent's CPU with 50 (110 pods with a probe each second, measured 2026-11-24).
+const gcPercent = 35
 
 // relist is the interval at which the agent lists all containers of the runtime. It is the periodic resync for lost
 // exits (from the kernel) and lost events (from the runtime). The kubelet relists every second, and that is its only
@@ -143,7 +144,9 @@ type Agent struct {
 	node        *node.Reporter
 	podCIDRs    podCIDRs
 	pods        *pods.Runner
-	journal     *journal.Journal
+	journal     *journal.Journal // of evictions
+	decisions   *journal.Log     // about pods, apart from evictions
+	judged      journal.Judged   // see admit
 	guard       *agenteviction.Guard
 	shutdown    *agentshutdown.Guard // nil: shutdowns of the machine are not delayed
 	watchdog    *watchdog.Watchdog   // tells systemd about the agent
@@ -193,6 +196,7 @@ func Run(ctx context.Context, o Options) error {
 		"version", version.RuntimeVersion)
 	defer a.closeJournal()
 	for _, prepare := range []func(context.Context) error{
+		a.openJournal,
 		a.readMachine,
 		a.enforce,
 		a.prepareDevices,
@@ -317,6 +321,8 @@ func (a *Agent) loops(ctx context.Context) error {
 		"owners":   retrying("pod resources", a.servePodResources),
 		"podcidrs": func(ctx context.Context) error { a.podCIDRs.run(ctx, a.runtime); return nil },
 		"services": func(ctx context.Context) error { a.services.controller.RunWithContext(ctx); return nil },
+		"chains":   a.keepChains,
+		"group":    a.keepOwnGroup,
 	}
 	a.watchLoops()
 	var running sync.WaitGroup

@@ -36,6 +36,7 @@ func (a *Agent) prepareAssignments(ctx context.Context) error {
 		Metrics: a.metrics,
 		Quota:   kubeletconfig.KeepsQuota(a.o.Config),
 		Prefers: a.plugins.preferred,
+		Decided: a.assigned,
 		Changed: a.assignmentsChanged,
 	})
 	if err != nil {

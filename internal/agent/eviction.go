@@ -3,8 +3,6 @@ package agent
 import (
 	"cmp"
 	"context"
-	"log/slog"
-	"path/filepath"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,7 +19,6 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/disk"
 	"github.com/plimsoll-dev/plimsoll/internal/host/process"
 	"github.com/plimsoll-dev/plimsoll/internal/host/procfs"
-	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/kubeletconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -34,9 +31,6 @@ func (a *Agent) prepareEviction(ctx context.Context) error {
 	}
 	config.Memory = a.o.MemorySignal
 	config.ReclaimMemory = a.o.ReclaimMemory
-	if a.journal, err = journal.Open(filepath.Join(a.o.RootDir, "journal"), journal.BytesMax); err != nil {
-		return err
-	}
 	group, limit := a.groups.layout.Node(), a.resources.Enforced().Memory
 	if a.groups.unmanaged {
 		group, limit = "", unit.Limit[unit.Bytes]{}
@@ -88,7 +82,11 @@ func (a *Agent) prepareEviction(ctx context.Context) error {
 			return process.UnlockMemory()
 		},
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	a.metrics.Registry.MustRegister(a.guard.Measurements())
+	return nil
 }
 
 // groupOfContainer returns the cgroup of a pod, or of one of its containers if id is set; empty if the agent made none.
@@ -115,15 +113,6 @@ func available(signal allocatable.Signal, nodeFS, imageFS string) int64 {
 		return u.InodesFree
 	}
 	return int64(u.Available)
-}
-
-func (a *Agent) closeJournal() {
-	if a.journal == nil {
-		return
-	}
-	if err := a.journal.Close(); err != nil {
-		slog.Warn("journal not closed", "err", err)
-	}
 }
 
 // pressure returns the pressure conditions for the Node's status.

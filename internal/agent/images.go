@@ -44,8 +44,11 @@ func (a *Agent) preparePulls(ctx context.Context, secrets imagepull.Secrets) (*i
 	o.Recorder = a.recorder
 	o.NodeFiles = pullsecret.NewFiles(a.o.RootDir, os.Getenv("HOME"))
 	o.Records = a.pulled
-	o.Pulled = func(took time.Duration, bytes uint64) {
-		a.metrics.ImagePull.WithLabelValues(metrics.ImageSize(bytes)).Observe(took.Seconds())
+	o.Pulled = func(p imagepull.Pull) {
+		a.notePull(p)
+		if p.Err == nil {
+			a.metrics.ImagePull.WithLabelValues(metrics.ImageSize(p.Bytes)).Observe(p.Took.Seconds())
+		}
 	}
 	o.Asked = func(policy corev1.PullPolicy, present, pull string) {
 		a.metrics.ImageRequests.WithLabelValues(strings.ToLower(string(policy)), present, pull).Inc()

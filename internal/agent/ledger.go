@@ -109,15 +109,16 @@ func (l *ledger) judge(pod *corev1.Pod) candidate {
 	return c.as
 }
 
-// check judges a pod, with the other pods on the node.
+// check judges a pod, with the other pods on the node. It adds to basis what it read.
 func (l *ledger) check(
-	pod *corev1.Pod, others []*corev1.Pod, node *corev1.Node, elsewhere []string,
+	pod *corev1.Pod, others []*corev1.Pod, node *corev1.Node, elsewhere []string, basis *admission.Basis,
 ) *admission.Rejection {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	asked := l.judge(pod)
 	l.follow(others, node, elsewhere)
 	l.candidates[pod.UID] = judged{of: pod, as: asked}
+	l.node.AddTo(basis, asked.Pod)
 	return l.node.Check(asked.Pod)
 }
 

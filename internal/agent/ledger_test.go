@@ -56,7 +56,7 @@ func running(pod *corev1.Pod) *corev1.Pod {
 func burst(l *ledger, all []*corev1.Pod) (rejected *admission.Rejection) {
 	var others []*corev1.Pod
 	for _, pod := range all {
-		if r := l.check(pod, others, nil, nil); r != nil {
+		if r := l.check(pod, others, nil, nil, &admission.Basis{}); r != nil {
 			return r
 		}
 		again := *pod.DeepCopy() // the API's next version, of another status
@@ -92,7 +92,8 @@ func TestBurstTranslatesEachPodOnce(t *testing.T) {
 	if len(times) != burstPods {
 		t.Errorf("%d pods were translated, want %d", len(times), burstPods)
 	}
-	if r := l.check(numbered(200, 10), nil, nil, nil); r != nil || len(l.taken) != 0 || len(l.candidates) != 1 {
+	r := l.check(numbered(200, 10), nil, nil, nil, &admission.Basis{})
+	if r != nil || len(l.taken) != 0 || len(l.candidates) != 1 {
 		t.Errorf("with all pods gone: %v, %d on the node, %d candidates", r, len(l.taken), len(l.candidates))
 	}
 }
@@ -111,7 +112,7 @@ func BenchmarkBurst(b *testing.B) {
 			for b.Loop() {
 				l := newLedger(resourcesOf(burstPods*10, unit.GiB, burstPods))
 				for i, pod := range all {
-					if r := l.check(pod, all[:i], node, nil); r != nil {
+					if r := l.check(pod, all[:i], node, nil, &admission.Basis{}); r != nil {
 						b.Fatal(r)
 					}
 				}
@@ -134,7 +135,7 @@ func TestLedgerAgreesWithAFreshOne(t *testing.T) {
 			old := here[pod.UID]
 			switch {
 			case old == nil:
-				if l.check(pod, listed(here), nil, nil) == nil {
+				if l.check(pod, listed(here), nil, nil, &admission.Basis{}) == nil {
 					here[pod.UID] = pod
 				}
 			case r.IntN(3) == 0:
@@ -157,7 +158,8 @@ func TestLedgerAgreesWithAFreshOne(t *testing.T) {
 			}
 			fresh := newLedger(resources)
 			asks := numbered(50, int64(100*(1+r.IntN(9))))
-			got, want := l.check(asks, listed(here), node, nil), fresh.check(asks, listed(here), node, nil)
+			got := l.check(asks, listed(here), node, nil, &admission.Basis{})
+			want := fresh.check(asks, listed(here), node, nil, &admission.Basis{})
 			if !reflect.DeepEqual(got, want) {
 				t.Fatalf("seed %d, step %d: %+v, a fresh ledger says %+v", seed, step, got, want)
 			}
@@ -215,8 +217,8 @@ func TestCandidateIsReadAnew(t *testing.T) {
 	larger := running(pod)
 	larger.Status.ContainerStatuses[0].AllocatedResources = numbered(1, 700).Spec.Containers[0].Resources.Requests
 	want := []scheduler.Amount{{Resource: "cpu", Value: 700}, {Resource: "memory", Value: 1 << 20}}
-	l.check(numbered(2, 1), []*corev1.Pod{running(pod)}, nil, nil)
-	l.check(numbered(2, 1), []*corev1.Pod{larger}, nil, nil)
+	l.check(numbered(2, 1), []*corev1.Pod{running(pod)}, nil, nil, &admission.Basis{})
+	l.check(numbered(2, 1), []*corev1.Pod{larger}, nil, nil, &admission.Basis{})
 	if got := l.taken[pod.UID].as.Requests; !reflect.DeepEqual(got, want) ||
 		!reflect.DeepEqual(translate.SchedulerPod(larger).Requests, want) {
 		t.Errorf("it takes %v, want %v", got, want)

@@ -61,6 +61,7 @@ func (a *Agent) prepareNode(context.Context) error {
 	o.ShuttingDown = a.shuttingDown
 	o.MainLoop = func() time.Time { return a.pods.LastRead() }
 	o.Pressure = a.pressure
+	a.metrics.Registry.MustRegister(resourceMetrics{a.resources}, stallMetrics{"/proc/pressure"})
 	a.node, err = node.New(o)
 	return err
 }

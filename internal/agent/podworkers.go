@@ -69,13 +69,17 @@ func (a *Agent) preparePods(ctx context.Context) error {
 	o.UserNamespaces = a.hasUsers
 	o.Devices = a.plugins
 	o.CSIVolumes = true
-	o.Admission = a.admission(ctx)
+	admit := a.admission(ctx)
+	o.Admission = admit
+	o.Judged = admit.Judged
+	o.Journal = a.decisions
 	o.QOSClass = func(pod *corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSClass(a.groups.class(pod)) }
 	o.Starts = starts
 	o.Relist = relist
 	o.Probes = probe.New(ctx, probe.Options{
 		Runtime: a.runtime, Recorder: a.recorder, Registry: a.metrics.Probes,
 		Changed: func(uid types.UID) { a.pods.Resync(uid) },
+		Turned:  a.noteProbe,
 	})
 	o.Hooks = hook.Runner{Runtime: a.runtime, Recorder: a.recorder, Metrics: a.metrics}
 	o.Suits = suits

@@ -28,7 +28,7 @@ func (a *Agent) prepareServer(context.Context) error {
 		Cgroups:  a.cgroups,
 		Metrics:  a.metrics,
 		Healthy:  func() error { return a.pods.Healthy(healthyWithin) },
-		Journal:  a.journal.Find,
+		Journal:  a.findDecisions,
 
 		RootDir:      a.o.RootDir,
 		Flags:        a.o.Flags,

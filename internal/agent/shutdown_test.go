@@ -1,10 +1,14 @@
 package agent
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
+)
 
 // TestRejectedWhileShuttingDown: a node whose machine is about to shut down takes no pod, in the kubelet's words.
 func TestRejectedWhileShuttingDown(t *testing.T) {
-	a := admit{shuttingDown: func() bool { return true }}
+	a := admit{judged: &journal.Judged{}, shuttingDown: func() bool { return true }}
 	r := a.Admit(onePod("100m", "64Mi"), nil)
 	if r == nil || r.Reason != "NodeShutdown" || r.Message != "Pod was rejected as the node is shutting down." || r.Later {
 		t.Errorf("%+v", r)

@@ -197,11 +197,13 @@ func (b builder) controllerManager() supervise.Spec {
 func (b builder) leaderElect() string { return "--leader-elect=" + strconv.FormatBool(b.o.elects()) }
 
 func (b builder) scheduler() supervise.Spec {
-	return b.own(childScheduler, whoScheduler, nil, append(b.securePort(b.o.SchedulerPort), b.leaderElect())...)
+	return b.own(childScheduler, whoScheduler, nil, append(b.securePort(b.o.SchedulerPort), b.leaderElect(),
+		"--journal-dir="+b.journal(childScheduler))...)
 }
 
 func (b builder) lifecycle() supervise.Spec {
-	return b.own(childLifecycle, whoLifecycle, nil, append(b.securePort(b.o.LifecyclePort), b.leaderElect())...)
+	return b.own(childLifecycle, whoLifecycle, nil, append(b.securePort(b.o.LifecyclePort), b.leaderElect(),
+		"--journal-dir="+b.journal(childLifecycle))...)
 }
 
 // securePort returns the flags for the HTTPS port of one of our components. The component makes its own certificate and
@@ -285,7 +287,12 @@ func (l layout) writeAgentConfig() error {
 		delete(config, "tlsCertFile")
 		delete(config, "tlsPrivateKeyFile")
 	}
-	defaults := map[string]any{"clusterDomain": "cluster.local", "resolvConf": resolvConf()}
+	defaults := map[string]any{
+		"clusterDomain": "cluster.local",
+		"resolvConf":    resolvConf(),
+		// Nothing here looks for these chains, and `down` could not tell them from those of another agent.
+		"makeIPTablesUtilChains": false,
+	}
 	if l.o.has(addonDNS) {
 		defaults["clusterDNS"] = []string{l.o.clusterDNS().String()}
 	}

@@ -360,7 +360,8 @@ func TestAgentConfig(t *testing.T) {
 	for key, want := range map[string]any{"kind": "KubeletConfiguration", "maxPods": 42.0, "port": 10250.0,
 		"address":    "127.0.0.1",
 		"cgroupRoot": "/plimsoll-test", "resolvConf": "/my/resolv.conf", "clusterDomain": "cluster.local",
-		"tlsCertFile": pki.CertPath(l.pki(), certAgentServing), "failSwapOn": nil} {
+		"makeIPTablesUtilChains": false,
+		"tlsCertFile":            pki.CertPath(l.pki(), certAgentServing), "failSwapOn": nil} {
 		if !reflect.DeepEqual(got[key], want) {
 			t.Errorf("%s is %v, want %v", key, got[key], want)
 		}

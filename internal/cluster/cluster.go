@@ -64,7 +64,7 @@ type cluster struct {
 	build      builder                    // makes the children's command lines
 	runtime    *containerruntime.Instance // nil without an agent
 	portsFail  bool                       // the last UpdateListeners failed, and this was logged
-	halfJoined bool                       // this machine joins for the first time, and its node is not Ready yet
+	halfJoined bool                       // a failure of this first join must leave nothing on this machine
 	addonsLack bool                       // the objects of add-ons could not be installed so far
 
 	authority   []byte              // of the cluster that this machine joins with a token, in PEM form; nil: it does not
@@ -149,34 +149,48 @@ func indent(text string) string { return "  " + strings.ReplaceAll(text, "\n", "
 // CPU, and a user waits half an interval longer than necessary on average.
 const pollPeriod = 50 * time.Millisecond
 
-// await calls ready until it returns nil. It ends with an error when ctx ends, with the last result of ready, or when
-// one of the children that the component depends on dies again and again.
+// await calls ready until it returns nil. It ends with an error when ctx ends, with what ready said last, or when one
+// of the children that the component depends on dies again and again.
 func (c *cluster) await(ctx context.Context, what string, ready func(context.Context) error, children ...string) error {
 	tick := time.NewTicker(pollPeriod)
 	defer tick.Stop()
+	began := time.Now()
+	var last error // what ready said before ctx ended: an answer that the end cut short says nothing
 	for {
-		last := ready(ctx)
-		if last == nil {
+		err := ready(ctx)
+		if err == nil {
 			return nil
 		}
 		if err := c.broken(children...); err != nil {
 			return fmt.Errorf("wait for %s: %w", what, err)
 		}
+		if ctx.Err() == nil {
+			last = err
+		} else if last == nil {
+			last = fmt.Errorf("the first question was not answered: %w", err)
+		}
 		select {
 		case <-ctx.Done():
-			err := fmt.Errorf("wait for %s: %w: %w", what, context.Cause(ctx), last)
-			if errors.Is(ctx.Err(), context.Canceled) {
-				return err // the user cancelled it: no log can explain that
-			}
-			for _, name := range children {
-				if tail := supervise.Tail(c.log(name), tailLines); tail != "" {
-					err = fmt.Errorf("%w\nend of %s:\n%s", err, c.log(name), indent(tail))
-				}
-			}
-			return err
+			return c.late(ctx, what, time.Since(began), last, children)
 		case <-tick.C:
 		}
 	}
+}
+
+// late returns the error of a wait whose ctx has ended: what was awaited, for how long, why it ended, what was seen
+// last, and the ends of the children's logs.
+func (c *cluster) late(ctx context.Context, what string, waited time.Duration, last error, children []string) error {
+	waited = waited.Round(time.Second)
+	err := fmt.Errorf("wait for %s: given up after %s: %w: last seen: %w", what, waited, context.Cause(ctx), last)
+	if errors.Is(ctx.Err(), context.Canceled) && stalled(ctx) == nil {
+		return err // the user cancelled it: no log can explain that
+	}
+	for _, name := range children {
+		if tail := supervise.Tail(c.log(name), tailLines); tail != "" {
+			err = fmt.Errorf("%w\nend of %s:\n%s", err, c.log(name), indent(tail))
+		}
+	}
+	return err
 }
 
 // client returns a client of the instance's API server with the credentials of w.
@@ -230,8 +244,8 @@ func findControlplane(given, self string) (string, error) {
 }
 
 // parallel runs fs concurrently and returns all their errors. The first failure cancels the others.
-func parallel(ctx context.Context, fs ...func(context.Context) error) error {
-	ctx, cancel := context.WithCancel(ctx)
+func parallel(parent context.Context, fs ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
 	errs := make([]error, len(fs))
 	var wg sync.WaitGroup
@@ -243,6 +257,9 @@ func parallel(ctx context.Context, fs ...func(context.Context) error) error {
 		})
 	}
 	wg.Wait()
+	if parent.Err() != nil {
+		return errors.Join(errs...) // all were cancelled at the same time, and each says what it waited for
+	}
 	// Functions that were cancelled because another failed are left out.
 	var real []error
 	for _, err := range errs {

@@ -125,7 +125,11 @@ func (c *cluster) useServer(url string) error {
 	if err := c.writeServers(s); err != nil {
 		return err
 	}
-	for _, w := range []who{whoAgent, whoKubeProxy} {
+	all := []who{whoAgent, whoKubeProxy}
+	if c.keepsStorageIdentity() {
+		all = append(all, whoStorage)
+	}
+	for _, w := range all {
 		if err := c.writeKubeconfig(c.kubeconfig(w), w, false); err != nil {
 			return err
 		}

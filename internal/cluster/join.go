@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,9 +34,9 @@ func (o *Options) joined() bool { return o.Server != "" }
 // Joined reports whether the instance is a node of another machine's cluster.
 func (o *Options) Joined() bool { return o.joined() }
 
-// holder returns whose certificate an identity uses: on a machine that joined, all use the node's.
+// holder returns whose certificate an identity uses: on a machine that joined, all but storage use the node's.
 func (o *Options) holder(w who) who {
-	if o.joined() {
+	if o.joined() && w != whoStorage {
 		return whoAgent
 	}
 	return w
@@ -282,6 +283,9 @@ func (c *cluster) askSettings(ctx context.Context, client *kube.Client) error {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 		return fmt.Errorf("ask %s for its settings: ConfigMap kube-system/%s: `plimsoll up` writes it where "+
 			"kube-apiserver listens for other machines: %w", c.o.Server, settingsName, err)
+	case ctx.Err() != nil:
+		return fmt.Errorf("ask %s for its settings: no answer within %s: %w: is it busy, or cut off? run join again",
+			c.o.Server, settingsTimeout, err)
 	case err != nil:
 		return fmt.Errorf("ask %s for its settings: %w", c.o.Server, err)
 	}
@@ -328,8 +332,10 @@ func checkSkew(server string) error {
 	return nil
 }
 
-// checkName returns an error if the cluster has a Ready node of this name, which then is another machine. A node that
-// is not Ready may have been this machine, before its disk was replaced.
+// checkName returns an error if the cluster has a node of this name that is another machine: it is Ready, or it has
+// another address and this machine has never had a certificate of that name. One that is not Ready with this address is
+// this machine, before its disk was replaced. Certificates of a machine that is switched off are valid when it returns:
+// two agents would then report one Node.
 func (c *cluster) checkName(ctx context.Context, client *kube.Client) error {
 	node := &corev1.Node{}
 	err := client.Get(ctx, kube.Nodes, "", c.o.NodeName, node)
@@ -339,12 +345,37 @@ func (c *cluster) checkName(ctx context.Context, client *kube.Client) error {
 	if err != nil {
 		return fmt.Errorf("look for node %s: %w", c.o.NodeName, err)
 	}
-	if readyCondition(node) != nil {
-		return nil
+	if err := readyCondition(node); err != nil {
+		address := internalIP(node)
+		if address == "" || address == c.o.NodeIP || c.wasNode() {
+			return nil
+		}
+		return fmt.Errorf("join as node %s: the cluster has a node of that name, which has the address %s and is not "+
+			"Ready now: choose another name with --node-name; if that machine does not come back, or is this one with another "+
+			"address, run `plimsoll node remove %s` on the server first (%w)", c.o.NodeName, address, c.o.NodeName, err)
 	}
 	return fmt.Errorf("join as node %s: the cluster has a Ready node of that name, with the address %s: choose "+
 		"another name with --node-name; if this machine was that node, run `plimsoll node remove %s` on the server first",
 		c.o.NodeName, internalIP(node), c.o.NodeName)
+}
+
+// wasNode reports whether this machine has had a certificate of its node's name from this cluster, also an expired one.
+// A further server has none to look at: it has just signed its own.
+func (c *cluster) wasNode() bool {
+	if !c.o.joined() {
+		return false
+	}
+	text, err := c.keptAuthority()
+	if err != nil || text == nil || c.authority != nil && !bytes.Equal(text, c.authority) {
+		return false
+	}
+	client, _ := c.identities()
+	certificate, err := client.Read()
+	if err != nil || certificate.Subject.CommonName != "system:node:"+c.o.NodeName {
+		return false
+	}
+	authority, err := bootstrap.ParseAuthority(text)
+	return err == nil && certificate.CheckSignatureFrom(authority) == nil
 }
 
 // internalIP returns the address of a node; the zero value: it has none.
@@ -368,6 +399,7 @@ func (c *cluster) enroll(ctx context.Context, first *kube.Client) (string, error
 			return "", err
 		}
 		client, _ := c.identities()
+		client.Claims, client.IP = true, net.ParseIP(c.o.NodeIP)
 		if err := requestWithin(ctx, client, first); err != nil {
 			return "", err
 		}
@@ -425,6 +457,10 @@ func (c *cluster) renewMembership(ctx context.Context) (changed []string, err er
 			return changed, err
 		}
 		changed = append(changed, i.Cert)
+	}
+	if c.o.has(addonCSI) {
+		renewed, err := c.renewStorage(ctx, authority)
+		return append(changed, renewed...), err
 	}
 	return changed, nil
 }

@@ -7,7 +7,10 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,10 +18,12 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/bootstrap"
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/pki"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
 // sharedOptions returns options of an instance that other machines reach.
@@ -265,5 +270,62 @@ func TestReadRequest(t *testing.T) {
 		if _, err := readRequest(r); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
+	}
+}
+
+// TestCheckName: a name is refused if a node of another machine has it, also one that is not Ready. A machine may have
+// the name that it had.
+func TestCheckName(t *testing.T) {
+	const name = "n1"
+	node := func(ready, address string) string {
+		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Node","metadata":{"name":%q},"status":{"conditions":[{"type":"Ready",
+			"status":%q}],"addresses":[{"type":"InternalIP","address":%q}]}}`, name, ready, address)
+	}
+	const here, there = "192.0.2.11", "192.0.2.12"
+	for _, r := range []struct {
+		what    string
+		node    string // empty: there is none
+		knew    string // whose certificate the machine has
+		refused string
+	}{
+		{"no node", "", "", ""},
+		{"a Ready node", node("True", there), "", "has a Ready node of that name"},
+		{"a Ready node with this address", node("True", here), "", "has a Ready node of that name"},
+		{"a machine that is away", node("Unknown", there), "", "run `plimsoll node remove n1` on the server first"},
+		{"a machine that is away, and this was another", node("Unknown", there), "system:node:n2", "node remove n1"},
+		{"this machine, with another disk", node("Unknown", here), "", ""},
+		{"this machine, with another address", node("Unknown", there), "system:node:" + name, ""},
+		{"a node that no machine has been", `{"apiVersion":"v1","kind":"Node","metadata":{"name":"n1"}}`, "", ""},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			text := r.node
+			if text == "" {
+				w.WriteHeader(http.StatusNotFound)
+				text = `{"apiVersion":"v1","kind":"Status","status":"Failure","reason":"NotFound","code":404}`
+			}
+			_, _ = w.Write([]byte(text))
+		}))
+		client, err := kube.NewClientForConfig(&rest.Config{Host: server.URL, QPS: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := joinedOptions(t)
+		o.StateDir, o.NodeName, o.NodeIP = t.TempDir(), name, here
+		c := &cluster{layout: layout{o}}
+		if r.knew != "" {
+			plan := pki.Plan{
+				Authorities: []pki.Authority{{Name: caCluster}},
+				Leaves:      []pki.Leaf{{Name: string(whoAgent), Authority: caCluster, CommonName: r.knew, Client: true}},
+			}
+			if _, err := pki.Ensure(c.pki(), plan, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err = c.checkName(t.Context(), client)
+		if (err == nil) != (r.refused == "") || err != nil && !strings.Contains(err.Error(), r.refused) {
+			t.Errorf("%s: %v, want %q", r.what, err, r.refused)
+		}
+		server.Close()
 	}
 }

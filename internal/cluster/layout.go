@@ -19,20 +19,21 @@ func (l layout) run(parts ...string) string {
 
 // In the state directory.
 
-func (l layout) options() string         { return l.state("options.json") }
-func (l layout) lock() string            { return l.state("lock") }
-func (l layout) version() string         { return l.state("version") }
-func (l layout) pki() string             { return l.state("pki") }
-func (l layout) log(name string) string  { return l.state("log", name+".log") }
-func (l layout) etcdData() string        { return l.state("etcd") }
-func (l layout) agentConfig() string     { return l.state("agent.yaml") }
-func (l layout) agentRoot() string       { return l.state("agent") }
-func (l layout) staticPods() string      { return l.state("static-pods") }
-func (l layout) reserve() string         { return l.state("reserve") }
-func (l layout) podLogs() string         { return l.state("pod-logs") }
-func (l layout) registries() string      { return cmp.Or(l.o.RegistriesDir, l.state("registries")) }
-func (l layout) adminKubeconfig() string { return l.state("admin.kubeconfig") }
-func (l layout) kubeconfig(w who) string { return l.state("pki", string(w)+".kubeconfig") }
+func (l layout) options() string            { return l.state("options.json") }
+func (l layout) lock() string               { return l.state("lock") }
+func (l layout) version() string            { return l.state("version") }
+func (l layout) pki() string                { return l.state("pki") }
+func (l layout) log(name string) string     { return l.state("log", name+".log") }
+func (l layout) etcdData() string           { return l.state("etcd") }
+func (l layout) agentConfig() string        { return l.state("agent.yaml") }
+func (l layout) agentRoot() string          { return l.state("agent") }
+func (l layout) staticPods() string         { return l.state("static-pods") }
+func (l layout) reserve() string            { return l.state("reserve") }
+func (l layout) podLogs() string            { return l.state("pod-logs") }
+func (l layout) journal(name string) string { return l.state("journal", name) }
+func (l layout) registries() string         { return cmp.Or(l.o.RegistriesDir, l.state("registries")) }
+func (l layout) adminKubeconfig() string    { return l.state("admin.kubeconfig") }
+func (l layout) kubeconfig(w who) string    { return l.state("pki", string(w)+".kubeconfig") }
 func (l layout) stateDirectories() []string {
 	return []string{l.o.StateDir, l.pki(), l.state("log"), l.etcdData(), l.agentRoot(), l.staticPods(), l.podLogs()}
 }

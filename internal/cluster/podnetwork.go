@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
@@ -61,9 +62,14 @@ func (c *cluster) joinPodNetwork(ctx context.Context, client *kube.Client) error
 		var pods netip.Prefix
 		assigned := func(ctx context.Context) (err error) {
 			node := &corev1.Node{}
-			if err = client.Get(ctx, kube.Nodes, "", c.o.NodeName, node); err == nil {
-				pods, err = partOf(node)
+			err = client.Get(ctx, kube.Nodes, "", c.o.NodeName, node)
+			if apierrors.IsNotFound(err) {
+				return fmt.Errorf("the agent has not registered node %s yet: %w", c.o.NodeName, err)
 			}
+			if err != nil {
+				return fmt.Errorf("read node %s: %w", c.o.NodeName, err)
+			}
+			pods, err = partOf(node)
 			return err
 		}
 		if err := c.await(ctx, "this node's pod network", assigned, childAgent, childAPIServer,
@@ -78,7 +84,7 @@ func (c *cluster) joinPodNetwork(ctx context.Context, client *kube.Client) error
 		}
 		nodes := &corev1.NodeList{}
 		if err := client.List(ctx, kube.Nodes, "", metav1.ListOptions{}, nodes); err != nil {
-			return "", err
+			return "", fmt.Errorf("list the nodes to whose pods this machine needs routes: %w", err)
 		}
 		return pods.String(), c.setRoutes(nodes.Items)
 	})
@@ -261,4 +267,34 @@ func notifyIfMoved(was, is any, notice func()) {
 		return
 	}
 	notice()
+}
+
+// checkNetworks returns an error if the network of pods or Services is also one of this machine's: its hosts would not
+// be reached any more.
+func (c *cluster) checkNetworks() error {
+	var errs []error
+	check := func(flag, value string) {
+		network, err := netip.ParsePrefix(value)
+		if err != nil {
+			return // Validate has reported it
+		}
+		overlap, err := link.Overlapping(network, c.bridge())
+		if err != nil || overlap == nil {
+			errs = append(errs, err)
+			return
+		}
+		help := "choose another --" + flag
+		if c.o.joined() {
+			help = "give this machine an address in another network, or start the cluster with another --" + flag
+		}
+		errs = append(errs, fmt.Errorf("--%s %s overlaps %s of interface %s: %s", flag, network, overlap.Address,
+			overlap.Link, help))
+	}
+	if c.o.Agent && c.o.ContainerRuntimeEndpoint == "" {
+		check("pod-cidr", c.o.PodCIDR)
+	}
+	if c.o.has(childKubeProxy) {
+		check("service-cidr", c.o.ServiceCIDR)
+	}
+	return errors.Join(errs...)
 }

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/bootstrap"
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
@@ -76,6 +77,9 @@ func RemoveNode(ctx context.Context, o Options, r Removal, sink progress.Sink) e
 	err = client.Delete(ctx, kube.Nodes, "", r.Node, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("remove node %s: %w", r.Node, err)
+	}
+	if err := bootstrap.FreeName(ctx, client, r.Node); err != nil {
+		return fmt.Errorf("remove node %s: let another machine have its name: %w", r.Node, err)
 	}
 	return nil
 }

@@ -19,12 +19,14 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/clientcert"
 	"github.com/plimsoll-dev/plimsoll/internal/core/servingcert"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// keepRequests approves or denies the requests of nodes for serving certificates, until ctx ends. No controller of
-// upstream does that. kube-controller-manager signs the approved ones.
+// keepRequests approves or denies the requests of nodes for serving certificates, and those of user plimsoll:storage
+// for another client certificate, until ctx ends. No controller of upstream does that. kube-controller-manager signs
+// the approved ones. Requests of others are left alone.
 func (c *cluster) keepRequests(ctx context.Context) {
 	client, err := c.client(whoLauncher)
 	if err != nil {
@@ -34,7 +36,7 @@ func (c *cluster) keepRequests(ctx context.Context) {
 	pending := make(chan *certificatesv1.CertificateSigningRequest)
 	hand := func(object any) {
 		r, ok := object.(*certificatesv1.CertificateSigningRequest)
-		if !ok || len(r.Status.Conditions) > 0 {
+		if !ok || len(r.Status.Conditions) > 0 || !ourConcern(r) {
 			return
 		}
 		select {
@@ -42,13 +44,19 @@ func (c *cluster) keepRequests(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
-	only := kube.Selection{Fields: fields.OneTermEqualSelector("spec.signerName", certificatesv1.KubeletServingSignerName)}
-	store, informer := client.Informer(kube.CertificateRequests, only, cache.ResourceEventHandlerFuncs{
-		AddFunc:    hand,
-		UpdateFunc: func(_, is any) { hand(is) },
-	})
+	var stores []cache.Store
 	var running sync.WaitGroup
-	running.Go(func() { informer.RunWithContext(ctx) })
+	for _, signer := range []string{
+		certificatesv1.KubeletServingSignerName, certificatesv1.KubeAPIServerClientSignerName,
+	} {
+		only := kube.Selection{Fields: fields.OneTermEqualSelector("spec.signerName", signer)}
+		store, informer := client.Informer(kube.CertificateRequests, only, cache.ResourceEventHandlerFuncs{
+			AddFunc:    hand,
+			UpdateFunc: func(_, is any) { hand(is) },
+		})
+		stores = append(stores, store)
+		running.Go(func() { informer.RunWithContext(ctx) })
+	}
 	defer running.Wait()
 	retry := time.NewTicker(requestsPeriod)
 	defer retry.Stop()
@@ -59,13 +67,22 @@ func (c *cluster) keepRequests(ctx context.Context) {
 		case r := <-pending:
 			c.answerRequest(ctx, client, r)
 		case <-retry.C: // try again those that could not be answered
-			for _, object := range store.List() {
-				if r, ok := object.(*certificatesv1.CertificateSigningRequest); ok && len(r.Status.Conditions) == 0 {
-					c.answerRequest(ctx, client, r)
+			for _, store := range stores {
+				for _, object := range store.List() {
+					r, ok := object.(*certificatesv1.CertificateSigningRequest)
+					if ok && len(r.Status.Conditions) == 0 && ourConcern(r) {
+						c.answerRequest(ctx, client, r)
+					}
 				}
 			}
 		}
 	}
+}
+
+// ourConcern reports whether a request is one that keepRequests answers.
+func ourConcern(r *certificatesv1.CertificateSigningRequest) bool {
+	return r.Spec.SignerName == certificatesv1.KubeletServingSignerName ||
+		r.Spec.SignerName == certificatesv1.KubeAPIServerClientSignerName && r.Spec.Username == userStorage
 }
 
 // requestsPeriod is the time between two tries to answer a request (chosen).
@@ -84,30 +101,51 @@ func (c *cluster) answerRequest(ctx context.Context, client *kube.Client, r *cer
 
 func (c *cluster) tryAnswer(ctx context.Context, client *kube.Client,
 	r *certificatesv1.CertificateSigningRequest) error {
-	facts, err := c.addressFacts(ctx, client)
-	if err != nil {
-		return err
-	}
 	condition := certificatesv1.CertificateSigningRequestCondition{
 		Type:           certificatesv1.CertificateApproved,
 		Status:         corev1.ConditionTrue,
-		Reason:         "ServingCertificateOfNode",
-		Message:        "plimsoll up: the node requests a certificate for its own name and addresses",
 		LastUpdateTime: metav1.Now(),
 	}
+	deny := "NotOfThisUser"
 	request, why := readRequest(r)
-	if why == nil {
-		why = servingcert.Judge(request, facts)
+	if r.Spec.SignerName == certificatesv1.KubeletServingSignerName {
+		facts, err := c.addressFacts(ctx, client)
+		if err != nil {
+			return err
+		}
+		if why == nil {
+			why = servingcert.Judge(request, facts)
+		}
+		condition.Reason = "ServingCertificateOfNode"
+		condition.Message = "plimsoll up: the node requests a certificate for its own name and addresses"
+		deny = "NotOfThisNode"
+	} else {
+		if why == nil {
+			why = clientcert.Judge(clientRequest(request))
+		}
+		condition.Reason = "RenewalOfUser"
+		condition.Message = "plimsoll up: the user requests another certificate of its own"
 	}
 	if why != nil {
 		condition.Type = certificatesv1.CertificateDenied
-		condition.Reason = "NotOfThisNode"
+		condition.Reason = deny
 		condition.Message = "plimsoll up: " + why.Error()
 	}
 	c.logger.Info("request for a certificate", "request", r.Name, "user", r.Spec.Username, "answer",
 		condition.Type, "why", why)
 	r.Status.Conditions = append(r.Status.Conditions, condition)
 	return client.Update(ctx, kube.CertificateRequests, "", r.Name, r, r, "approval")
+}
+
+// clientRequest is a request for the certificate of a client.
+func clientRequest(r servingcert.Request) clientcert.Request {
+	return clientcert.Request{
+		User:          r.User,
+		CommonName:    r.CommonName,
+		Organizations: r.Organizations,
+		Names:         len(r.DNSNames) + len(r.Addresses) + r.OtherNames,
+		Usages:        r.Usages,
+	}
 }
 
 // addressFacts returns which addresses and names the nodes and the cluster's own servers have.

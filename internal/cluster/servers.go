@@ -267,9 +267,24 @@ func (c *cluster) joinServers(ctx context.Context) error {
 		if err := c.keepShared(s); err != nil {
 			return "", fmt.Errorf("keep what servers share: %w", err)
 		}
-		c.halfJoined = false
 		return c.o.FirstServer, c.o.Validate()
 	})
+}
+
+// checkServerName returns an error if this machine is to become a server of a cluster that has a Ready node of its
+// name: two agents would then report one Node. The authority of all servers has signed the certificate with which it
+// asks.
+func (c *cluster) checkServerName(ctx context.Context) error {
+	if !c.halfJoined || !c.o.Agent {
+		return nil
+	}
+	client, err := c.clientOf(c.o.FirstServer)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, settingsTimeout)
+	defer cancel()
+	return c.checkName(ctx, client)
 }
 
 // askShared asks a server that runs for what servers share.

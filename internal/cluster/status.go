@@ -229,6 +229,21 @@ func AdminKubeconfig(o Options) (string, error) {
 	return path, nil
 }
 
+// Journals returns the directories of the journals of decisions that the scheduler and the lifecycle controller of a
+// cluster keep here, by component. There are none if the API server at the address server is another cluster's.
+func Journals(o Options, server string) map[string]string {
+	out, l := map[string]string{}, layout{o}
+	if server != l.serverURL() {
+		return out
+	}
+	for name, left := range map[string]bool{childScheduler: o.NoScheduler, childLifecycle: o.NoLifecycle} {
+		if !left && !o.joined() {
+			out[name] = l.journal(name)
+		}
+	}
+	return out
+}
+
 // KubectlCommand returns the command line and the environment of kubectl for the cluster of kubeconfig. With an empty
 // kubeconfig, kubectl uses what it finds itself.
 func KubectlCommand(o Options, kubeconfig string, args []string) (argv, env []string, err error) {

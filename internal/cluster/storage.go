@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,16 +108,18 @@ func (b builder) csiDriver() supervise.Spec {
 }
 
 func (b builder) storage() supervise.Spec {
-	kubeconfig := cmp.Or(b.o.StorageKubeconfig, b.kubeconfig(whoStorage))
+	kubeconfig := b.storageKubeconfig()
 	argv := []string{
 		b.controllers,
 		"--kubeconfig=" + kubeconfig,
 		"--csi-address=" + b.csiSocket(),
 		"--node-name=" + b.o.NodeName,
 	}
-	inputs := []string{kubeconfig}
 	if !b.o.joined() {
 		argv = append(argv, "--snapshot-controller") // only the machine with the control plane runs it
+	}
+	inputs := []string{kubeconfig}
+	if kubeconfig == b.kubeconfig(whoStorage) {
 		inputs = append(inputs, b.certificateOf(whoStorage))
 	}
 	return supervise.Spec{

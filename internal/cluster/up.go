@@ -49,7 +49,8 @@ func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error 
 		return err
 	}
 	defer closeLog()
-	c, err := open(o, sink, logger)
+	patient := &patience{limit: o.Timeout}
+	c, err := open(o, patientSink{sink, patient}, logger)
 	if errors.Is(err, errLocked) {
 		return ErrAlreadyUp
 	}
@@ -58,10 +59,10 @@ func Up(ctx context.Context, o Options, sink progress.Sink, ready func()) error 
 	}
 	defer c.close()
 
-	starting, cancel := context.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("not ready within %s (--timeout)", o.Timeout))
-	context.AfterFunc(handover, cancel)
-	err = c.bringUp(starting)
-	cancel()
+	starting, stop := patient.bound(ctx)
+	context.AfterFunc(handover, stop)
+	err = withCause(starting, c.bringUp(starting))
+	stop()
 	switch {
 	case handover.Err() != nil:
 		return ErrHandedOver
@@ -223,6 +224,10 @@ func (c *cluster) bringUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := c.checkServerName(ctx); err != nil {
+		return err
+	}
+	c.halfJoined = false // it can be started again without the token
 	if err := c.configureAgent(); err != nil {
 		return err
 	}
@@ -492,7 +497,10 @@ func (c *cluster) preflight() error {
 	}
 	var err error
 	c.build, err = c.programs()
-	errs := []error{err, c.o.checkPorts(c.supervisor.Pids()), c.o.checkEtcd(), c.checkKubeProxy(), c.build.findStorage()}
+	errs := []error{
+		err, c.o.checkPorts(c.supervisor.Pids()), c.checkNetworks(), c.o.checkEtcd(), c.checkKubeProxy(),
+		c.build.findStorage(),
+	}
 	if c.o.AgentBinary != "" {
 		if err := unix.Access(c.o.AgentBinary, unix.X_OK); err != nil {
 			errs = append(errs, fmt.Errorf("find agent: --agent-binary %s: %w", c.o.AgentBinary, err))

@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"path/filepath"
 	"strings"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/cni"
+	"github.com/plimsoll-dev/plimsoll/internal/host/link"
 	"github.com/plimsoll-dev/plimsoll/internal/host/nat"
 )
 
@@ -140,23 +140,9 @@ func checkPodCIDR(o Options) error {
 	if err != nil {
 		return err
 	}
-	links, err := net.Interfaces()
-	if err != nil {
-		return err
+	overlap, err := link.Overlapping(pods, o.Bridge)
+	if err == nil && overlap != nil {
+		err = fmt.Errorf("pod CIDR %s: overlaps %s of interface %s: choose another one", pods, overlap.Address, overlap.Link)
 	}
-	for _, link := range links {
-		if link.Name == o.Bridge {
-			continue
-		}
-		addresses, err := link.Addrs()
-		if err != nil {
-			continue // the link was deleted meanwhile
-		}
-		for _, address := range addresses {
-			if other, err := netip.ParsePrefix(address.String()); err == nil && pods.Overlaps(other.Masked()) {
-				return fmt.Errorf("pod CIDR %s: overlaps %s of interface %s: choose another one", pods, other, link.Name)
-			}
-		}
-	}
-	return nil
+	return err
 }

@@ -287,6 +287,8 @@ func codeOf(err error) codes.Code {
 		return codes.Canceled
 	case errors.Is(err, os.ErrNotExist):
 		return codes.NotFound
+	case errors.Is(err, store.ErrFull):
+		return codes.ResourceExhausted
 	}
 	return codes.Internal
 }

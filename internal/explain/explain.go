@@ -6,8 +6,10 @@
 // A question reads the cluster's objects once, and asks the core: core/scheduler judges, core/scheduler/remedy finds
 // the smallest changes. Nothing has to be installed in the cluster, and it may have any scheduler: the core decides as
 // kube-scheduler does with its defaults, or with the configuration that is given. What a scheduler, a kubelet or a
-// controller said itself is in the objects' status and in Events, and is printed next to it. A node with plimsoll's
-// agent also has a journal of its evictions; it is read through the API server (nodes/proxy).
+// controller said itself is in the objects' status and in Events, and is printed next to it. Plimsoll's own parts keep
+// journals. That of a node's agent is read through the API server (nodes/proxy), those of the scheduler and the
+// lifecycle controller from their ports or files (Sources). Status, Events and journals of a pod become one story: they
+// are joined by UID, and ordered by time. Each part is told without the others, and the answer says which is missing.
 //
 // A question works with what the caller may read. Nodes and pods are necessary to judge. Of everything else that could
 // not be read, the answer says what it is and what that means (Unseen).
@@ -20,8 +22,8 @@
 //
 // # What it does not do
 //
-// It decides nothing. It does not know a scheduler's extenders and plugins that are not upstream's. It does not watch:
-// the answer is as old as the read.
+// It decides nothing. It does not know a scheduler's extenders and plugins that are not upstream's. An answer is as old
+// as the read, unless a Live watches the cluster, as the console's does.
 package explain
 
 import (
@@ -44,6 +46,10 @@ type Asker struct {
 	Client *kube.Client
 	Config *schedulerconfig.Config // how the cluster's scheduler is configured
 	Newest int                     // how many of the newest journal records are wanted at most; 0: all
+	// Sources are the journals of components other than the nodes' agents, which are found by their nodes.
+	Sources []Source
+
+	live *Live // what is asked instead of reading the cluster; nil: nothing
 }
 
 // Unseen is something that could not be read.
@@ -137,10 +143,11 @@ const examplesMax = 5
 
 // Waiting asks why pods wait.
 func (a *Asker) Waiting(ctx context.Context) (*Waiting, error) {
-	s, err := a.read(ctx)
+	s, release, err := a.look(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("explain pending: %w", err)
 	}
+	defer release()
 	out := &Waiting{Nodes: s.world.Nodes(), Pods: len(s.waiting), Groups: s.groups()}
 	out.Notes, out.Unseen = s.notes(s.waiting), s.unseen
 	return out, nil

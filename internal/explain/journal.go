@@ -5,9 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -28,7 +26,8 @@ type Journal struct {
 	Node    string           `json:"node"`
 	Records []journal.Record `json:"records"`
 
-	read bool // the agent was asked, and has answered
+	read bool           // the agent was asked, and has answered
+	all  journal.Answer // what it answered
 }
 
 // noJournal is the journal of a node that was not asked.
@@ -36,9 +35,9 @@ func noJournal(node string) Journal { return Journal{Node: node, Records: []jour
 
 // journalQuestion says which records are wanted.
 type journalQuestion struct {
-	namespace, pod string // empty: those about any pod
-	node           string
-	newest         int // how many of the newest decisions are wanted at most; 0: all
+	namespace, pod, uid string // empty: those about any pod
+	node                string
+	newest              int // how many of the newest evictions are wanted at most; 0: all
 }
 
 // askJournal asks the node's agent.
@@ -50,55 +49,68 @@ func askJournal(ctx context.Context, c *kube.Client, q journalQuestion) (Journal
 	} else if err != nil {
 		return Journal{}, fmt.Errorf("ask node %s for its journal: %w", q.node, err)
 	}
-	a := Journal{Node: q.node, read: true}
-	if err := json.Unmarshal(body, &a.Records); err != nil {
-		return Journal{}, fmt.Errorf("read the journal of node %s: %w", q.node, err)
+	found, err := journal.ReadAnswer(body, journal.Query{Namespace: q.namespace, Name: q.pod, UID: q.uid})
+	if err != nil {
+		return Journal{}, fmt.Errorf("node %s: %w", q.node, err)
 	}
-	if q.newest > 0 && len(a.Records) > q.newest {
-		a.Records = a.Records[len(a.Records)-q.newest:]
-	}
+	a := Journal{Node: q.node, Records: found.Records, read: true, all: found}
+	a.Records = q.limit(a.Records)
 	return a, nil
 }
 
-// journalOf asks through the API server. The API server refuses to proxy to a loopback address. If the Node's addresses
-// show that the agent listens only on this machine's loopback, journalOf asks the agent directly.
+// limit leaves out the older evictions, and about a node everything that is no eviction: that is told of each pod.
+func (q *journalQuestion) limit(all []journal.Record) []journal.Record {
+	out := []journal.Record{}
+	evictions := 0
+	for _, r := range slices.Backward(all) {
+		switch eviction := r.Kind == journal.Eviction || r.Kind == journal.Intent; {
+		case !eviction && q.pod == "":
+			continue
+		case eviction:
+			if evictions++; q.newest > 0 && evictions > q.newest {
+				continue
+			}
+		}
+		out = append(out, r)
+	}
+	slices.Reverse(out)
+	return out
+}
+
+// journalOf returns the answer of a node's agent.
 func journalOf(ctx context.Context, c *kube.Client, q journalQuestion) ([]byte, error) {
 	node := &corev1.Node{}
 	if err := c.Get(ctx, kube.Nodes, "", q.node, node); err != nil {
 		return nil, err
 	}
+	return FromAgent(ctx, c, node, journal.Path, url.Values{"namespace": {q.namespace}, "name": {q.pod}})
+}
+
+// FromAgent returns what a node's agent answers to GET on a path of its HTTPS port. The agent is asked through the API
+// server. That refuses to proxy to a loopback address: if the Node's addresses show that the agent listens only on this
+// machine's loopback, it is asked directly.
+func FromAgent(ctx context.Context, c *kube.Client, node *corev1.Node, path string, parameters url.Values) ([]byte,
+	error) {
 	local := slices.Contains(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalDNS, Address: "localhost"})
 	if !local {
-		return c.REST(corev1.SchemeGroupVersion).Get().AbsPath("/api/v1/nodes", q.node, "proxy/journal").
-			Param("namespace", q.namespace).Param("name", q.pod).SetHeader("Accept", "application/json").DoRaw(ctx)
+		r := c.REST(corev1.SchemeGroupVersion).Get().AbsPath("/api/v1/nodes", node.Name, "proxy"+path)
+		for name, values := range parameters {
+			r = r.Param(name, values[0])
+		}
+		return r.SetHeader("Accept", "application/json").DoRaw(ctx)
 	}
 	client, err := rest.HTTPClientFor(c.RESTConfig())
 	if err != nil {
 		return nil, err
 	}
 	at := url.URL{
-		Scheme: "https", Host: net.JoinHostPort("localhost",
-			strconv.Itoa(int(node.Status.DaemonEndpoints.KubeletEndpoint.Port))),
-		Path: "/journal", RawQuery: url.Values{"namespace": {q.namespace}, "name": {q.pod}}.Encode(),
+		Scheme:   "https",
+		Host:     net.JoinHostPort("localhost", strconv.Itoa(int(node.Status.DaemonEndpoints.KubeletEndpoint.Port))),
+		Path:     path,
+		RawQuery: parameters.Encode(),
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, answerMax))
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", response.Status, bytes.TrimSpace(body))
-	}
-	return body, err
+	return get(ctx, client, at.String())
 }
-
-// answerMax bounds how much of an answer is read, in bytes. Chosen: eight times the largest journal (journal.BytesMax).
-const answerMax = 64 << 20
 
 // writeRecords prints the journal, if there is one.
 func (a Journal) writeRecords(out *bytes.Buffer) {
@@ -130,7 +142,7 @@ func (a Journal) table(out *bytes.Buffer) error {
 			return err
 		}
 	}
-	if printed == 0 {
+	if printed == 0 && len(a.Records) == 0 {
 		fmt.Fprintf(out, "The journal of node %s has no decision about that.\n", a.Node)
 	}
 	return nil

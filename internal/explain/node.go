@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -34,8 +35,10 @@ type Node struct {
 	Takes    int      `json:"takes,omitempty"` // how many of them would fit here, each alone
 	KeptOff  []Miss   `json:"keptOff,omitempty"`
 	Unjudged int      `json:"unjudged,omitempty"` // how many of them the core cannot judge
-	Notes    []string `json:"notes,omitempty"`
-	Unseen   []Unseen `json:"unseen,omitempty"`
+	// Story is what the lifecycle controller decided about it, the newest last.
+	Story  []Moment `json:"story,omitempty"`
+	Notes  []string `json:"notes,omitempty"`
+	Unseen []Unseen `json:"unseen,omitempty"`
 }
 
 // Load is what a node has of a resource, and what its pods request: its load line. Amounts are quantities.
@@ -100,12 +103,14 @@ func (a *Asker) Node(ctx context.Context, name string) (*Node, error) {
 		taint.From = conditionOfTaint[t.Key]
 		out.Taints = append(out.Taints, taint)
 	}
-	if s, err := a.read(ctx, name); err != nil {
+	if s, release, err := a.look(ctx, name); err != nil {
 		out.Unseen = append(out.Unseen, Unseen{What: "the cluster", Error: err.Error(),
 			Effect: "what its pods request and what keeps pods off it is not known"})
 	} else {
 		out.judge(s, node)
+		release()
 	}
+	a.addNodeStory(ctx, out)
 	if !translate.OurAgent(node) {
 		return out, nil
 	}
@@ -116,6 +121,27 @@ func (a *Asker) Node(ctx context.Context, name string) (*Node, error) {
 			Effect: "its evictions are not known"})
 	}
 	return out, nil
+}
+
+// addNodeStory adds what the lifecycle controller decided about a node.
+func (a *Asker) addNodeStory(ctx context.Context, out *Node) {
+	asked := a.askSources(ctx, journal.Query{Node: out.Node}, time.Time{})
+	s := &story{has: map[journal.Kind]bool{}, runs: map[string]bool{}}
+	for _, found := range asked.by["lifecycle"] {
+		var list []journal.Record
+		for _, r := range found.Records {
+			if len(r.Pods) == 0 && r.Node == out.Node {
+				list = append(list, r)
+			}
+		}
+		if a.Newest > 0 && len(list) > a.Newest {
+			list = list[len(list)-a.Newest:]
+		}
+		s.records("lifecycle", pod{}, list)
+	}
+	out.Story = s.told()
+	out.Notes = append(out.Notes, asked.notes...)
+	out.Unseen = append(out.Unseen, asked.unseen...)
 }
 
 // conditionOfTaint says for which condition of a node the node-lifecycle controller sets a taint.
@@ -177,13 +203,7 @@ func (n *Node) judge(s *snapshot, node *corev1.Node) {
 // addLoad adds the load line, and returns the resource of which the largest share is requested.
 func (n *Node) addLoad(room scheduler.Room, node *corev1.Node) (shortest string) {
 	most := -1.0
-	capacity := map[string]int64{}
-	full := *node
-	full.Status.Allocatable = node.Status.Capacity
-	of := translate.SchedulerNode(&full)
-	for _, c := range of.Allocatable {
-		capacity[c.Resource] = c.Value
-	}
+	capacity, podsMax := capacityOf(node)
 	add := func(resource string, capacity, allocatable, requested int64) {
 		l := Load{
 			Resource:    resource,
@@ -202,7 +222,7 @@ func (n *Node) addLoad(room scheduler.Room, node *corev1.Node) (shortest string)
 			most, shortest = share, r.Resource
 		}
 	}
-	add(scheduler.Pods, of.PodsMax, room.PodsMax, room.Pods)
+	add(scheduler.Pods, podsMax, room.PodsMax, room.Pods)
 	return shortest
 }
 
@@ -248,6 +268,7 @@ func (n *Node) Table() []byte {
 		table.Flush()
 	}
 	n.writePods(&out)
+	writeStory(&out, n.Story)
 	n.writeRecords(&out)
 	writeUnseen(&out, n.Notes, n.Unseen)
 	return out.Bytes()

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -38,6 +39,8 @@ type Pod struct {
 	// Verdict is what the core says, if the pod waits for a node.
 	Verdict *Verdict `json:"verdict,omitempty"`
 	Events  []Event  `json:"events,omitempty"` // the newest, the oldest of these first
+	// Story is what status, Events and journals say, in order.
+	Story []Moment `json:"story"`
 
 	Journal          // what the node's agent recorded; the node is where the pod is
 	Notes   []string `json:"notes,omitempty"`
@@ -78,30 +81,67 @@ const eventsMax = 10
 // Pod asks what became of a pod. node is where the pod was, if it is not in the API any more; empty: not known.
 func (a *Asker) Pod(ctx context.Context, namespace, name, node string) (*Pod, error) {
 	out := &Pod{Pod: namespace + "/" + name, Journal: noJournal(node)}
-	pod := &corev1.Pod{}
-	err := a.Client.Get(ctx, kube.Pods, namespace, name, pod)
+	object := &corev1.Pod{}
+	err := a.Client.Get(ctx, kube.Pods, namespace, name, object)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("explain pod %s: %w", out.Pod, withRole(err))
 	}
-	out.Events, err = a.events(ctx, namespace, name, pod.UID)
+	out.Events, err = a.events(ctx, namespace, name, object.UID)
 	if err != nil {
 		out.Unseen = append(out.Unseen, Unseen{What: "events", Error: err.Error(), Effect: "Events are not shown"})
 	}
-	if out.Found = pod.UID != ""; !out.Found {
-		if node == "" && len(out.Events) == 0 {
-			return nil, fmt.Errorf("explain pod %s: the API has no such pod, and no Event about one; "+
+	if out.Found = object.UID != ""; out.Found {
+		out.describe(object)
+	}
+	of := pod{namespace: namespace, name: name, uid: string(object.UID)}
+	asked := a.askSources(ctx, journal.Query{Namespace: namespace, Name: name, UID: of.uid}, out.Created)
+	s := &story{has: map[journal.Kind]bool{}, runs: map[string]bool{}}
+	asked.addTo(s, of)
+	if !out.Found {
+		out.Node = cmp.Or(out.Node, asked.lastNode())
+		if out.Node == "" && len(out.Events)+len(s.moments) == 0 {
+			return nil, fmt.Errorf("explain pod %s: the API has no such pod, and no Event or journal about one; "+
 				"check the namespace, or name the node where it was: --node", out.Pod)
 		}
-		return out, a.addJournal(ctx, out, namespace, name, true)
 	}
-	out.describe(pod)
-	switch {
-	case out.Node != "":
-		return out, a.addJournal(ctx, out, namespace, name, node != "")
-	case pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodPending:
-		return out, a.addVerdict(ctx, out, pod)
+	if err := a.addJournal(ctx, out, of, node != "" && len(s.moments) == 0); err != nil {
+		return nil, err
 	}
+	s.records("agent on "+out.Node, of, out.Records)
+	if out.Found && out.Node == "" && object.DeletionTimestamp == nil && object.Status.Phase == corev1.PodPending {
+		if err := a.addVerdict(ctx, out, object); err != nil {
+			return nil, err
+		}
+	}
+	if out.Found {
+		s.status(object)
+	}
+	s.events(out.Events)
+	a.finish(ctx, out, s, &asked)
 	return out, nil
+}
+
+// finish adds what was decided about the pod's node, and completes the story.
+func (a *Asker) finish(ctx context.Context, out *Pod, s *story, asked *answers) {
+	if out.Node != "" {
+		since, until := out.Created, time.Time{}
+		if told := s.told(); !out.Found && len(told) > 0 {
+			since, until = told[0].Time, told[len(told)-1].Time
+		}
+		asked.addNode(ctx, s, out.Node, since, until)
+	}
+	out.Story = s.told()
+	out.Notes = append(append(out.Notes, asked.notes...), asked.notAsked()...)
+	out.Unseen = append(out.Unseen, asked.unseen...)
+	uids := map[string]bool{}
+	for i := range out.Story {
+		if uid := out.Story[i].UID; uid != "" {
+			uids[uid] = true
+		}
+	}
+	if len(uids) > 1 {
+		out.Notes = append(out.Notes, fmt.Sprintf("the journals know %d pods of that name, one after another", len(uids)))
+	}
 }
 
 // describe says what the pod's status says.
@@ -200,24 +240,27 @@ func (a *Asker) events(ctx context.Context, namespace, name string, uid types.UI
 }
 
 // addJournal adds what the node's agent recorded about the pod. If it is required, its absence is an error.
-func (a *Asker) addJournal(ctx context.Context, out *Pod, namespace, name string, required bool) error {
+func (a *Asker) addJournal(ctx context.Context, out *Pod, of pod, required bool) error {
 	if out.Node == "" {
 		return nil
 	}
-	if !required {
+	if out.Found && !required {
 		node := &corev1.Node{}
-		if err := a.Client.Get(ctx, kube.Nodes, "", out.Node, node); err != nil || !translate.OurAgent(node) {
-			if err != nil {
-				out.Unseen = append(out.Unseen, Unseen{What: "node " + out.Node, Error: err.Error(), Effect: journalUnseen})
-			}
+		if err := a.Client.Get(ctx, kube.Nodes, "", out.Node, node); err != nil {
+			out.Unseen = append(out.Unseen, Unseen{What: "node " + out.Node, Error: err.Error(), Effect: journalUnseen})
+			return nil
+		} else if !translate.OurAgent(node) {
+			out.Notes = append(out.Notes, fmt.Sprintf("node %s is run by a kubelet, which keeps no journal: what it did is "+
+				"told as far as Events and status say it", out.Node))
 			return nil
 		}
 	}
-	found, err := askJournal(ctx, a.Client, journalQuestion{namespace: namespace, pod: name, node: out.Node,
-		newest: a.Newest})
+	found, err := askJournal(ctx, a.Client, journalQuestion{namespace: of.namespace, pod: of.name, uid: of.uid,
+		node: out.Node, newest: a.Newest})
 	switch {
 	case err == nil:
 		out.Journal = found
+		out.Notes = append(out.Notes, gaps("the agent on "+out.Node, found.all, out.Created)...)
 	case required && len(out.Events) == 0:
 		return err
 	default:
@@ -231,12 +274,13 @@ const journalUnseen = "evictions are shown as far as Events and the status say"
 
 // addVerdict adds what the core says about a waiting pod.
 func (a *Asker) addVerdict(ctx context.Context, out *Pod, pod *corev1.Pod) error {
-	s, err := a.read(ctx)
+	s, release, err := a.look(ctx)
 	if err != nil {
 		out.Unseen = append(out.Unseen, Unseen{What: "the cluster", Error: err.Error(),
 			Effect: "what nodes say about the pod is not known"})
 		return nil
 	}
+	defer release()
 	p := s.waiting[scheduler.PodID(pod.UID)]
 	if p == nil {
 		return errors.New("explain pod " + out.Pod + ": it has changed while the cluster was read: ask again")
@@ -246,7 +290,7 @@ func (a *Asker) addVerdict(ctx context.Context, out *Pod, pod *corev1.Pod) error
 		answer := s.world.Ask(p.fact)
 		*out.Verdict = verdictOf(&answer)
 	}
-	out.Notes = s.notes(map[scheduler.PodID]*waitingPod{p.fact.ID: p})
+	out.Notes = append(out.Notes, s.notes(map[scheduler.PodID]*waitingPod{p.fact.ID: p})...)
 	out.Unseen = append(out.Unseen, s.unseen...)
 	return nil
 }
@@ -288,16 +332,7 @@ func (p *Pod) Table() []byte {
 		}
 		table.Flush()
 	}
-	if len(p.Events) > 0 {
-		table := newTable(&out)
-		fmt.Fprintln(table, "\nEVENT\tTYPE\tREASON\tTIMES\tFROM\tMESSAGE")
-		for _, e := range p.Events {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\n", timeText(e.Time), e.Type, oneLine(e.Reason), e.Count,
-				oneLine(e.Source),
-				oneLine(e.Message))
-		}
-		table.Flush()
-	}
+	writeStory(&out, p.Story)
 	p.writeRecords(&out)
 	writeUnseen(&out, p.Notes, p.Unseen)
 	return out.Bytes()

@@ -48,15 +48,30 @@ type waitingPod struct {
 
 func (p *waitingPod) name() string { return p.pod.Namespace + "/" + p.pod.Name }
 
-// read reads the cluster. The pods on the nodes in keep are kept.
-func (a *Asker) read(ctx context.Context, keep ...string) (*snapshot, error) {
-	s := &snapshot{
+func (a *Asker) newSnapshot() *snapshot {
+	return &snapshot{
 		a:        a,
 		world:    remedy.NewWorld(scheduler.Options{Profiles: a.Config.Profiles}),
 		waiting:  map[scheduler.PodID]*waitingPod{},
 		placedOn: map[string][]scheduler.Pod{},
 		keep:     map[string]bool{},
 	}
+}
+
+// look returns the cluster as it is: that of the Live, if there is one, or else it is read. The pods on the nodes in
+// keep are kept. It must be released.
+func (a *Asker) look(ctx context.Context, keep ...string) (s *snapshot, release func(), err error) {
+	if a.live != nil {
+		s, release = a.live.look(keep)
+		return s, release, nil
+	}
+	s, err = a.read(ctx, keep...)
+	return s, func() {}, err
+}
+
+// read reads the cluster. The pods on the nodes in keep are kept.
+func (a *Asker) read(ctx context.Context, keep ...string) (*snapshot, error) {
+	s := a.newSnapshot()
 	for _, node := range keep {
 		s.keep[node] = true
 	}
@@ -135,23 +150,26 @@ func resourceText(k kube.Kind) string {
 type source struct {
 	kind   kube.Kind
 	see    func(runtime.Object)
-	effect string // what it means that they are not seen
+	gone   func(namespace, name string) // an object was deleted; only a Live calls it
+	effect string                       // what it means that they are not seen
 	// claims says that without them no pod with claims can be judged.
 	claims bool
 	// may says that an API server need not serve them.
 	may bool
 }
 
-// readOthers reads what may decide about the waiting pods besides nodes and pods.
-func (s *snapshot) readOthers(ctx context.Context) {
+// others is the objects that may decide about any waiting pod besides nodes and pods. reported is called for each
+// node whose agent's report was read, or is gone (nil).
+func (s *snapshot) others(reported func(node string, report *topology.Node)) []source {
 	p := s.world.Placer()
 	var decoder topology.Decoder
-	sources := []source{
+	return []source{
 		{
 			kind: kube.DisruptionBudgets,
 			see: func(o runtime.Object) {
 				s.world.BudgetSeen(atRead, translate.SchedulerBudget(o.(*policyv1.PodDisruptionBudget)))
 			},
+			gone:   func(namespace, name string) { s.world.BudgetGone(atRead, namespace, name) },
 			effect: "preemptions are judged as if there were no disruption budgets",
 		},
 		{
@@ -160,6 +178,7 @@ func (s *snapshot) readOthers(ctx context.Context) {
 				n := o.(*corev1.Namespace)
 				p.NamespaceSeen(atRead, n.Name, translate.SchedulerLabels(n.Labels))
 			},
+			gone:   func(_, name string) { p.NamespaceGone(atRead, name) },
 			effect: "a namespaceSelector in an affinity term selects no namespace",
 		},
 		{
@@ -167,12 +186,22 @@ func (s *snapshot) readOthers(ctx context.Context) {
 			see: func(o runtime.Object) {
 				if n, err := decoder.Decode(o.(*topology.Object)); err == nil { // else it is another agent's
 					s.world.ReportSeen(atRead, o.(*topology.Object).Name, n.State)
+					reported(o.(*topology.Object).Name, n)
 				}
+			},
+			gone: func(_, name string) {
+				s.world.ReportGone(atRead, name)
+				reported(name, nil)
 			},
 			effect: "nodes are judged without regard to what is free on their NUMA nodes",
 			may:    true,
 		},
 	}
+}
+
+// readOthers reads what may decide about the waiting pods besides nodes and pods.
+func (s *snapshot) readOthers(ctx context.Context) {
+	sources := s.others(func(string, *topology.Node) {})
 	if s.anyWaits(func(p *scheduler.Pod) bool { return len(p.Mounts) > 0 }) {
 		sources = append(sources, s.storage()...)
 	}
@@ -210,6 +239,7 @@ func (s *snapshot) storage() []source {
 			see: func(o runtime.Object) {
 				p.StorageClassSeen(atRead, translate.SchedulerStorageClass(o.(*storagev1.StorageClass)))
 			},
+			gone:   func(_, name string) { p.StorageClassGone(atRead, name) },
 			effect: unjudged,
 			claims: true,
 		},
@@ -218,6 +248,7 @@ func (s *snapshot) storage() []source {
 			see: func(o runtime.Object) {
 				p.VolumeSeen(atRead, translate.SchedulerVolume(o.(*corev1.PersistentVolume)))
 			},
+			gone:   func(_, name string) { p.VolumeGone(atRead, name) },
 			effect: unjudged,
 			claims: true,
 		},
@@ -226,6 +257,7 @@ func (s *snapshot) storage() []source {
 			see: func(o runtime.Object) {
 				p.ClaimSeen(atRead, translate.SchedulerClaim(o.(*corev1.PersistentVolumeClaim)))
 			},
+			gone:   func(namespace, name string) { p.ClaimGone(atRead, namespace, name) },
 			effect: unjudged,
 			claims: true,
 		},
@@ -234,6 +266,7 @@ func (s *snapshot) storage() []source {
 			see: func(o runtime.Object) {
 				p.NodeStorageSeen(atRead, translate.SchedulerNodeStorage(o.(*storagev1.CSINode)))
 			},
+			gone:   func(_, name string) { p.NodeStorageGone(atRead, name) },
 			effect: "nodes are judged as if they could attach any number of volumes",
 		},
 		{
@@ -242,6 +275,7 @@ func (s *snapshot) storage() []source {
 				d := o.(*storagev1.CSIDriver)
 				p.DriverSeen(atRead, d.Name, translate.PublishesCapacities(d))
 			},
+			gone:   func(_, name string) { p.DriverGone(atRead, name) },
 			effect: "nodes are judged as if their storage could provision volumes of any size",
 		},
 		{
@@ -249,6 +283,7 @@ func (s *snapshot) storage() []source {
 			see: func(o runtime.Object) {
 				p.CapacitySeen(atRead, translate.SchedulerCapacity(o.(*storagev1.CSIStorageCapacity)))
 			},
+			gone:   func(namespace, name string) { p.CapacityGone(atRead, namespace, name) },
 			effect: "nodes count as without storage capacity where their driver publishes it",
 		},
 		{
@@ -256,6 +291,7 @@ func (s *snapshot) storage() []source {
 			see: func(o runtime.Object) {
 				p.AttachmentSeen(atRead, translate.SchedulerAttachment(o.(*storagev1.VolumeAttachment)))
 			},
+			gone:   func(_, name string) { p.AttachmentGone(atRead, name) },
 			effect: "volumes that are still attached to a node count only if a pod there uses them",
 		},
 	}
@@ -268,13 +304,24 @@ func hasHardDefaults(p scheduler.Profile) bool {
 // groupsOfPods is the objects that select pods. They decide about pods only if a profile has hard default spread
 // constraints.
 func (s *snapshot) groupsOfPods() (out []source) {
-	for _, k := range []kube.Kind{kube.Services, kube.ReplicationControllers, kube.ReplicaSets, kube.StatefulSets} {
+	for _, k := range []struct {
+		kind kube.Kind
+		name string
+	}{
+		{kube.Services, scheduler.KindService},
+		{kube.ReplicationControllers, scheduler.KindReplicationController},
+		{kube.ReplicaSets, scheduler.KindReplicaSet},
+		{kube.StatefulSets, scheduler.KindStatefulSet},
+	} {
 		out = append(out, source{
-			kind: k,
+			kind: k.kind,
 			see: func(o runtime.Object) {
 				if g, ok := translate.SchedulerGroup(o); ok {
 					s.world.Placer().GroupSeen(atRead, g)
 				}
+			},
+			gone: func(namespace, name string) {
+				s.world.Placer().GroupGone(atRead, scheduler.Group{Kind: k.name, Namespace: namespace, Name: name})
 			},
 			effect: "the default spread constraints of the profile do not reject pods of these",
 		})

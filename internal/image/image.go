@@ -29,6 +29,8 @@ const (
 	// The tags of add-ons are the versions in addons/go.mod.
 	CoreDNS       = "plimsoll.dev/coredns:1.14.7"
 	MetricsServer = "plimsoll.dev/metrics-server:0.9.0"
+	// Program is the image for the manifests in deploy/ that run parts of Plimsoll as pods. A release has its own tag.
+	Program = "plimsoll.dev/plimsoll:latest"
 )
 
 // Archive file names below bin/images.
@@ -37,6 +39,7 @@ const (
 	WorkloadFile      = "workload.tar"
 	CoreDNSFile       = "coredns.tar"
 	MetricsServerFile = "metrics-server.tar"
+	ProgramFile       = "plimsoll.tar"
 )
 
 // Annotations in an index from which containerd takes the name of an imported image (client/import.go). There is one
@@ -137,10 +140,11 @@ func Scan(in io.Reader) ([]Contained, error) {
 		return found.saved()
 	}
 	return nil,
-		fmt.Errorf("%s: not in the archive, nor is %s: want an image as docker save, podman save, "+
-			"buildah push or skopeo copy write it",
-			layoutFile, savedFile)
+		fmt.Errorf("%s: not in the archive, nor is %s: %s", layoutFile, savedFile, wanted)
 }
+
+// wanted says what an archive must be. What docker export writes is the commonest mistake: it has files and no image.
+const wanted = "want an image as docker save, podman save, buildah push or skopeo copy write it"
 
 // The files that list the images of an OCI layout, and of an archive in docker's own form.
 const (
@@ -269,7 +273,7 @@ func readFiles(in io.Reader) (files, error) {
 			return found, nil
 		}
 		if err != nil {
-			return files{}, fmt.Errorf("read it as tar: %w", err)
+			return files{}, fmt.Errorf("read it as tar: %w: %s", err, wanted)
 		}
 		name := path.Clean(header.Name)
 		found.has[name] = true

@@ -14,11 +14,11 @@ import (
 
 func found(t *testing.T, j *Journal) string {
 	t.Helper()
-	all, err := j.Find("", "")
+	all, err := j.Find(Query{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.Join(names(all), " ")
+	return strings.Join(names(all.Records), " ")
 }
 
 // The disk becomes full in the middle of a record, and the process continues: that record is lost with an error; those
@@ -37,6 +37,9 @@ func TestFullDiskSpoilsNoOtherRecord(t *testing.T) {
 	}
 	if _, err := j.Append(record("small", 10)); err != nil {
 		t.Errorf("what has room in the last page: %v", err)
+	}
+	if lost := measured(t, j.Measurements("j"))["lost_total"]; lost != 3 {
+		t.Errorf("%v records count as lost, want 3", lost)
 	}
 	full.Free()
 	if _, err := j.Append(record("after", 6000)); err != nil {

@@ -1,24 +1,34 @@
-// Package journal records a node's decisions with their inputs, so that they can be examined later: in an audit, by a
-// user whose pod was evicted, in a test that repeats the decision.
+// Package journal records decisions with their inputs, so that they can be examined later: in an audit, by a user whose
+// pod was evicted or waits, in a test that repeats the decision.
 //
 // # Model
 //
-// A Record is one decision: the pods that it was about, one line for people, and Detail, with all inputs and results in
-// the types of the deciding package. Records are numbered and never changed. They are written as lines to two files in
-// a directory. The newer file grows up to half of the bound and then replaces the older one, so that at least the last
-// half is always available.
+// A Record is one decision: the pods and the node that it was about, one line for people, and Detail, with the inputs
+// and results. Records are numbered and never changed.
+//
+// There are two writers. A Journal is on disk; the agent has one of its evictions. It writes records as lines to two
+// files in a directory. The newer file grows up to half of the bound and then replaces the older one, so that at least
+// the last half is always available.
 //
 //	1f8b2c0d {"number":17,"time":"...","kind":"eviction","pods":[{"namespace":"default","name":"grower","uid":"..."}],...}
 //
 // The first word is the CRC-32C of the rest of the line, in hexadecimal. A line that does not match it, such as the
 // last one of a machine that lost power, is skipped and counted.
 //
+// A Log is in memory; the scheduler and the lifecycle controller have one each, and the agent has one of its pods. It
+// takes Notes, which become Records
+// when somebody asks, and copies them to a Journal in the background if it was given one.
+//
+// Both give an Answer to a Query. A copied file, a copied directory and a saved Answer are read by Read.
+//
 // # Invariants
 //
 //   - When Append has returned, the record survives any end of this process: the kernel has it. It is written to the
 //     disk within moments, in the background.
 //   - AppendWithin waits for a bounded time only; the record is written when that is possible.
-//   - The files never exceed the bound, whatever is written.
+//   - Log.Note waits for nothing but a lock that is never held during I/O or encoding. A Log's records on disk are
+//     complete up to the last moments before a crash, or the Answer says how many are missing.
+//   - Neither files nor a Log exceed their bound, whatever is recorded.
 //   - A record that was cut off by a full disk is removed, or a newline ends it before the next record, so that it
 //     never damages another one. If a file cannot be opened or written, each record tries it again.
 //   - No decision depends on the journal: if it cannot be written, that is logged, and the work continues.
@@ -28,64 +38,19 @@
 package journal
 
 import (
-	"bufio"
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
 )
-
-// Kind is the kind of a record.
-type Kind string
-
-// Kinds. Programs read them: kinds are only added.
-const (
-	Intent   Kind = "intent"   // pods are about to be evicted; written before the first of them is killed
-	Eviction Kind = "eviction" // a decision about pods or reclaim, its inputs and its outcome
-)
-
-// Pod is a pod that a decision was about.
-type Pod struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	UID       string `json:"uid"`
-	Message   string `json:"message,omitempty"`  // the message in its status
-	Until     int64  `json:"until,omitempty"`    // Unix nanoseconds: when its remaining processes are killed
-	Disrupts  bool   `json:"disrupts,omitempty"` // it gets the condition DisruptionTarget
-}
-
-// Record is one decision.
-type Record struct {
-	Number uint64          `json:"number"` // set by Append
-	Time   time.Time       `json:"time"`
-	Kind   Kind            `json:"kind"`
-	Pods   []Pod           `json:"pods,omitempty"`
-	Text   string          `json:"text"`             // one line for people
-	Detail json.RawMessage `json:"detail,omitempty"` // inputs and outcome
-}
-
-// about reports whether a pod of that namespace and name is in r; empty strings match all.
-func (r Record) about(namespace, name string) bool {
-	if namespace == "" && name == "" {
-		return true
-	}
-	for _, p := range r.Pods {
-		if (namespace == "" || p.Namespace == namespace) && (name == "" || p.Name == name) {
-			return true
-		}
-	}
-	return false
-}
 
 const (
 	newer, older = "decisions", "decisions.old"
@@ -106,9 +71,13 @@ var ErrLater = errors.New("not written yet")
 type Journal struct {
 	dir      string
 	bytesMax int64          // bound of both files together
+	pause    time.Duration  // between two syncs to the disk; zero: none
 	lines    chan line      // the queue of write
 	synced   chan struct{}  // has a value when there is something to sync to the disk; closed by write
+	closing  chan struct{}  // closed by Close
 	ended    sync.WaitGroup // the goroutines of write and flush
+	began    uint64         // the number of the last record of earlier Journals
+	lost     atomic.Uint64  // records that are not in the files
 
 	mu     sync.Mutex // guards number; locked while a record gets its number and its place in the queue
 	number uint64     // of the last record
@@ -128,7 +97,13 @@ type line struct {
 // Open opens the journal in dir, which is created if necessary. A full or read-only disk is no error, since the agent
 // that may free the disk must start. Until the disk can be written, every record is lost with an error.
 func Open(dir string, bytesMax int64) (*Journal, error) {
-	j := &Journal{dir: dir, bytesMax: max(bytesMax, 2*lineMax), lines: make(chan line, 64), synced: make(chan struct{}, 1)}
+	j := &Journal{
+		dir:      dir,
+		bytesMax: max(bytesMax, 2*lineMax),
+		lines:    make(chan line, 64),
+		synced:   make(chan struct{}, 1),
+		closing:  make(chan struct{}),
+	}
 	damaged, err := j.each(func(r Record) { j.number = max(j.number, r.Number) })
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
@@ -136,6 +111,7 @@ func Open(dir string, bytesMax int64) (*Journal, error) {
 	if damaged > 0 {
 		slog.Warn("journal has damaged lines, which are skipped", "dir", dir, "lines", damaged)
 	}
+	j.began = j.number
 	if err := j.openNewer(); err != nil && !shortage.Is(err) {
 		return nil, fmt.Errorf("open journal: %w", err)
 	} else if err != nil {
@@ -184,9 +160,10 @@ func (j *Journal) append(r Record, late <-chan time.Time) (uint64, error) {
 	j.mu.Lock()
 	j.number++
 	r.Number = j.number
-	text, err := encode(r)
+	text, err := encode(nil, r)
 	if err != nil {
 		j.mu.Unlock()
+		j.lost.Add(1)
 		return r.Number, fmt.Errorf("write journal: record %d: %w", r.Number, err)
 	}
 	l := line{text, make(chan error, 1)}
@@ -195,6 +172,7 @@ func (j *Journal) append(r Record, late <-chan time.Time) (uint64, error) {
 		j.mu.Unlock()
 	default: // 64 records already wait for the disk
 		j.mu.Unlock()
+		j.lost.Add(1)
 		return r.Number, fmt.Errorf("write journal: record %d: %w: the disk is too slow; the record is lost", r.Number,
 			ErrLater)
 	}
@@ -209,43 +187,25 @@ func (j *Journal) append(r Record, late <-chan time.Time) (uint64, error) {
 	return r.Number, nil
 }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-func encode(r Record) ([]byte, error) {
-	body, err := json.Marshal(r)
-	if err != nil {
-		return nil, err
-	}
-	if len(body) > lineMax-10 {
-		return nil, fmt.Errorf("%d bytes: want at most %d", len(body), lineMax-10)
-	}
-	text := make([]byte, 0, len(body)+10)
-	text = fmt.Appendf(text, "%08x ", crc32.Checksum(body, castagnoli))
-	return append(append(text, body...), '\n'), nil
-}
-
-// decode reads a line without its newline.
-func decode(text []byte) (Record, error) {
-	sum, body, ok := bytes.Cut(text, []byte{' '})
-	want, err := strconv.ParseUint(string(sum), 16, 32)
-	if !ok || err != nil || len(sum) != 8 {
-		return Record{}, fmt.Errorf("%.40q: want a checksum of 8 hexadecimal digits, and a record", text)
-	}
-	if have := crc32.Checksum(body, castagnoli); have != uint32(want) {
-		return Record{}, fmt.Errorf("checksum %08x: the record has %08x", want, have)
-	}
-	var r Record
-	if err := json.Unmarshal(body, &r); err != nil {
-		return Record{}, err
-	}
-	return r, nil
+// appendLines writes lines that have their numbers, the last of them being number. It waits until they are written.
+func (j *Journal) appendLines(text []byte, number uint64) error {
+	j.mu.Lock()
+	j.number = max(j.number, number)
+	l := line{text, make(chan error, 1)}
+	j.lines <- l // nobody else appends to the Journal of a Log
+	j.mu.Unlock()
+	return <-l.done
 }
 
 // write writes the queued lines.
 func (j *Journal) write() {
 	defer close(j.synced)
 	for l := range j.lines {
-		l.done <- j.writeLine(l.text)
+		err := j.writeLine(l.text)
+		if err != nil {
+			j.lost.Add(uint64(bytes.Count(l.text, []byte{'\n'})))
+		}
+		l.done <- err
 		select {
 		case j.synced <- struct{}{}:
 		default:
@@ -296,63 +256,30 @@ func (j *Journal) flush() {
 			}
 			f.Close()
 		}
+		select {
+		case <-time.After(j.pause):
+		case <-j.closing:
+		}
 	}
 }
 
-// Find returns the records about pods of that namespace and name, oldest first; empty strings match all.
-func (j *Journal) Find(namespace, name string) ([]Record, error) {
-	var found []Record
-	_, err := j.each(func(r Record) {
-		if r.about(namespace, name) {
-			found = append(found, r)
-		}
-	})
+// Find answers a question.
+func (j *Journal) Find(q Query) (Answer, error) {
+	a := Answer{Records: []Record{}}
+	damaged, err := j.each(a.collector(q))
 	if err != nil {
-		return nil, fmt.Errorf("read journal: %w", err)
+		return Answer{}, fmt.Errorf("read journal: %w", err)
 	}
-	return found, nil
+	a.Damaged = damaged
+	return a, nil
 }
 
 // each reads every record, oldest first, and counts damaged lines.
-func (j *Journal) each(visit func(Record)) (damaged int, err error) {
-	for _, name := range []string{older, newer} {
-		f, err := os.Open(filepath.Join(j.dir, name))
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		} else if err != nil {
-			return damaged, err
-		}
-		n, err := eachOf(f, visit)
-		f.Close()
-		if damaged += n; err != nil {
-			return damaged, err
-		}
-	}
-	return damaged, nil
-}
-
-func eachOf(from io.Reader, visit func(Record)) (damaged int, err error) {
-	lines := bufio.NewScanner(from)
-	lines.Buffer(nil, lineMax+1)
-	for lines.Scan() {
-		if len(lines.Bytes()) == 0 {
-			continue
-		}
-		r, err := decode(lines.Bytes())
-		if err != nil {
-			damaged++
-			continue
-		}
-		visit(r)
-	}
-	if errors.Is(lines.Err(), bufio.ErrTooLong) {
-		return damaged + 1, nil // not a line of a journal: the rest cannot be separated into lines
-	}
-	return damaged, lines.Err()
-}
+func (j *Journal) each(visit func(Record)) (damaged int, err error) { return eachIn(j.dir, visit) }
 
 // Close ends the journal when everything appended is on the disk. Nothing may be appended afterwards.
 func (j *Journal) Close() error {
+	close(j.closing)
 	close(j.lines)
 	j.ended.Wait()
 	if j.file == nil {

@@ -59,17 +59,20 @@ func TestRecordsAreFoundAgainAfterACrash(t *testing.T) {
 	if err != nil || number != 4 {
 		t.Fatalf("number %d, %v: want the one after the last that was written whole", number, err)
 	}
-	all, err := j.Find("", "")
-	if got := strings.Join(names(all), " "); err != nil || got != "a b a c" {
+	all, err := j.Find(Query{})
+	if got := strings.Join(names(all.Records), " "); err != nil || got != "a b a c" {
 		t.Errorf("found %q, %v", got, err)
 	}
-	one, err := j.Find("default", "a")
+	found, err := j.Find(Query{Namespace: "default", Name: "a"})
+	one := found.Records
 	if err != nil || len(one) != 2 || one[1].Number != 3 || one[1].Text != "evicted a" ||
-		string(one[1].Detail) != `"xxxxxxxxxx"` {
-		t.Errorf("found %+v, %v", one, err)
+		string(one[1].Detail) != `"xxxxxxxxxx"` || found.First != 1 || found.Last != 4 || found.Damaged != 1 {
+		t.Errorf("found %+v, %v", found, err)
 	}
-	if none, err := j.Find("kube-system", "a"); err != nil || len(none) != 0 {
-		t.Errorf("found %+v, %v", none, err)
+	for _, q := range []Query{{Namespace: "kube-system", Name: "a"}, {Name: "a", UID: "u-b"}} {
+		if none, err := j.Find(q); err != nil || len(none.Records) != 0 {
+			t.Errorf("%+v: found %+v, %v", q, none, err)
+		}
 	}
 	if err := j.Close(); err != nil {
 		t.Error(err)
@@ -107,14 +110,15 @@ func TestSizeIsBounded(t *testing.T) {
 	}
 	j = open(t, dir, 0)
 	defer j.Close()
-	kept, err := j.Find("", "")
-	if err != nil || len(kept) < 10 || kept[len(kept)-1].Number != 60 {
-		t.Errorf("kept %d, %v", len(kept), err)
+	found, err := j.Find(Query{})
+	kept := found.Records
+	if err != nil || len(kept) < 10 || kept[len(kept)-1].Number != 60 || found.First != kept[0].Number || found.First < 2 {
+		t.Errorf("kept %d from %d on, %v", len(kept), found.First, err)
 	}
 }
 
 func FuzzDecode(f *testing.F) {
-	good, err := encode(record("a", 3))
+	good, err := encode(nil, record("a", 3))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -126,7 +130,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := encode(r)
+		again, err := encode(nil, r)
 		if err != nil {
 			return // too long
 		}

@@ -24,7 +24,8 @@
 //   - No decision is made before all three watches have delivered their first lists.
 //   - Nothing is written while Options.Leads returns false.
 //
-// The package keeps nothing on disk: everything that the next leader needs is in the API. It does not elect the leader
+// The package needs nothing on disk: everything that the next leader needs is in the API. Its journal (Options.Journal)
+// is only written. It does not elect the leader
 // (kube/election) and opens no port. core/lifecycle and oracle/README.md say what differs from upstream's controllers.
 package lifecycle
 
@@ -47,6 +48,7 @@ import (
 	corelifecycle "github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -70,7 +72,8 @@ type Options struct {
 	RespectBudgets bool
 	// Leads is called right before every write; nothing is written when it returns false. Nil: always true.
 	Leads   func() bool
-	Metrics *Metrics // nil: new ones, which nobody reads
+	Metrics *Metrics     // nil: new ones, which nobody reads
+	Journal *journal.Log // of the decisions; nil: none
 }
 
 // Run runs the controller until ctx ends. It returns an error only for options that cannot work.
@@ -267,8 +270,10 @@ func (c *controller) run(ctx context.Context) {
 					"after", time.Since(c.start).Round(time.Millisecond), "nodes", len(c.latest))
 			}
 			began := time.Now()
-			d := c.monitor.Advance(c.clock.Now())
+			now := c.clock.Now()
+			d := c.monitor.Advance(now)
 			c.metrics.decision.Observe(time.Since(began).Seconds())
+			c.note(now, d)
 			c.carryOut(d)
 			if !d.Wake.IsZero() {
 				timer.Reset(max(0, d.Wake.Sub(c.clock.Now())))
@@ -338,6 +343,7 @@ func (c *controller) write(a corelifecycle.Action) {
 		err := kube.ErrNotLeading
 		if c.o.Leads() {
 			err = c.perform(kube.As(ctx, kind), r)
+			c.noteFailed(r.Action, err)
 		}
 		c.send(ctx, func(now unit.Instant) { c.monitor.Done(now, r.Action, err == nil) })
 	})
@@ -348,6 +354,7 @@ type renewedAction struct {
 	corelifecycle.Action
 	node    *corev1.Node // nil: it is gone, or the action is about a pod
 	renewed unit.Wall    // the newest renewTime of the node; zero: none is known
+	silent  unit.Instant // when the grace period of a silent node ended
 	pod     *corev1.Pod  // nil: it is gone, or the action is about a node
 }
 
@@ -366,6 +373,7 @@ func (c *controller) renew(ctx context.Context, a corelifecycle.Action) (renewed
 			r.pod = c.pods[a.Pod.ID]
 		} else {
 			r.node, r.renewed = c.latest[a.Node], c.leases[a.Node]
+			r.silent = c.monitor.SilentSince(a.Node)
 		}
 		answers <- answer{r, wanted}
 	})
@@ -380,7 +388,7 @@ func (c *controller) renew(ctx context.Context, a corelifecycle.Action) (renewed
 func (c *controller) perform(ctx context.Context, r renewedAction) error {
 	switch {
 	case r.Pod == nil:
-		return c.markNode(ctx, r.Action, r.node, r.renewed)
+		return c.markNode(ctx, r)
 	case r.Do == corelifecycle.MarkNotReady:
 		return c.markPod(ctx, r.Action, r.pod)
 	}

@@ -24,6 +24,7 @@ import (
 	corelifecycle "github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/core/wellknown"
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -192,7 +193,12 @@ func inBubble(t *testing.T, test func(t *testing.T, s *server, c *controller)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		s := &server{podReady: map[string]string{}, refuse: map[string][]error{}, renewed: time.Now()}
-		c := newController(Options{Monitor: corelifecycle.Defaults(), WritesInFlight: 4, Metrics: NewMetrics()}, s,
+		log, err := journal.NewLog("lifecycle", journal.BytesMax, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := Options{Monitor: corelifecycle.Defaults(), WritesInFlight: 4, Metrics: NewMetrics(), Journal: log}
+		c := newController(o, s,
 			recorders{nodes: record.NewFakeRecorder(1000), evictions: record.NewFakeRecorder(1000)})
 		s.watch = func(n *corev1.Node) { c.nodeHandler().OnUpdate(nil, n) }
 		s.mu.Lock()
@@ -276,6 +282,9 @@ func TestSilentNode(t *testing.T) {
 		if s.writes != 3 {
 			t.Errorf("%d writes, want 3: taint off, conditions, taints", s.writes)
 		}
+		if n, seconds := c.reactions(t); n != 1 || seconds < 0.02 || seconds > 1 {
+			t.Errorf("%d reactions to a silent node, after %v s", n, seconds) // two writes of 10 ms
+		}
 		// The agent is back.
 		s.edit(func(n *corev1.Node) {
 			n.Status.Conditions = []corev1.NodeCondition{
@@ -287,6 +296,23 @@ func TestSilentNode(t *testing.T) {
 			t.Errorf("after its return: %s", got)
 		}
 	})
+}
+
+// reactions returns how many silent nodes were marked, and the sum of the seconds that it took.
+func (c *controller) reactions(t *testing.T) (count uint64, seconds float64) {
+	t.Helper()
+	families, err := c.metrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "plimsoll_lifecycle_silent_node_reaction_seconds" {
+			h := f.GetMetric()[0].GetHistogram()
+			return h.GetSampleCount(), h.GetSampleSum()
+		}
+	}
+	t.Fatal("no metric has the reactions to silent nodes")
+	return 0, 0
 }
 
 // TestWatchThatLags: the lease is renewed, but the watch does not bring that. The read before the node is marked does.

@@ -17,6 +17,7 @@ type Metrics struct {
 	nodeEvictions   *prometheus.CounterVec // by zone
 	node            prometheus.Histogram   // duration of writing one node
 	decision        prometheus.Histogram   // duration of one decision
+	reaction        prometheus.Histogram
 	podDeletions    prometheus.Counter
 	podDeletionTime prometheus.Histogram
 	podsCollected   *prometheus.CounterVec // by namespace and reason
@@ -51,6 +52,11 @@ func NewMetrics() *Metrics {
 			Help:      "Seconds of one decision about all changes since the previous one",
 			Buckets:   prometheus.ExponentialBuckets(0.00001, 4, 8),
 		}),
+		reaction: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "plimsoll_lifecycle_silent_node_reaction_seconds",
+			Help:    "Seconds from the end of a silent node's grace period until its conditions and taints were written",
+			Buckets: prometheus.ExponentialBuckets(0.01, 2, 14),
+		}),
 		podDeletions: prometheus.NewCounter(prometheus.CounterOpts{
 			Subsystem: taints,
 			Name:      "pod_deletions_total",
@@ -74,7 +80,7 @@ func NewMetrics() *Metrics {
 		},
 	}
 	m.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		m.nodeEvictions, m.node, m.decision, m.podDeletions, m.podDeletionTime, m.podsCollected, m)
+		m.nodeEvictions, m.node, m.decision, m.reaction, m.podDeletions, m.podDeletionTime, m.podsCollected, m)
 	return m
 }
 

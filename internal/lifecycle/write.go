@@ -78,12 +78,13 @@ var errAlive = errors.New("node renewed its lease")
 var errGone = errors.New("node is gone")
 
 // markNode writes conditions, taints and labels of one node and passes its new version to the Monitor.
-func (c *controller) markNode(ctx context.Context, a corelifecycle.Action, node *corev1.Node, renewed unit.Wall) error {
+func (c *controller) markNode(ctx context.Context, r renewedAction) error {
+	a, node := r.Action, r.node
 	if node == nil {
 		return errGone
 	}
 	began := time.Now()
-	after, err := c.writeNode(ctx, a, node, renewed)
+	after, err := c.writeNode(ctx, a, node, r.renewed)
 	if after != nil {
 		c.send(context.WithoutCancel(ctx), func(now unit.Instant) { c.seeNode(now, after) })
 	}
@@ -91,6 +92,9 @@ func (c *controller) markNode(ctx context.Context, a corelifecycle.Action, node 
 	case err == nil:
 		took := time.Since(began)
 		c.metrics.node.Observe(took.Seconds())
+		if len(a.Unknown) > 0 && r.silent != 0 {
+			c.metrics.reaction.Observe(c.clock.Now().Sub(r.silent).Seconds())
+		}
 		if a.StartsEvictions() {
 			c.metrics.nodeEvictions.WithLabelValues(translate.LifecycleNode(node).Zone).Inc()
 		}

@@ -134,6 +134,7 @@ func (m *loop) reportBind(d corescheduler.Decision, outcome corescheduler.Outcom
 		// This process may end soon, and its data may be old. A withdrawal was reported where it was made.
 		return
 	}
+	m.noteFailed(&d.Pod, "bind", d.Node, err)
 	slog.Warn("bind failed", "pod", name, "node", d.Node, "lost", outcome == corescheduler.BindLost, "err", err)
 	if pod := m.lookUp(d.Pod); pod != nil && pod.Spec.NodeName == "" {
 		m.reportFailure(d.Pod, corev1.PodReasonSchedulerError, fmt.Sprintf("binding to node %s: %v", d.Node, err), "")

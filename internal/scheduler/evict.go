@@ -98,6 +98,7 @@ func (m *loop) evictAll(ctx context.Context, e eviction) (done bool) {
 			}
 			slog.Warn("eviction failed", "pod", v.Namespace+"/"+v.Name, "node", e.Node,
 				"for", e.preemptor.Namespace+"/"+e.preemptor.Name, "err", err)
+			m.noteFailed(&e.preemptor, "preempt "+v.Namespace+"/"+v.Name, e.Node, err)
 			m.o.Metrics.evicted(began, err)
 			m.submit(ctx, func(now unit.Instant) { m.placer.EvictionFailed(now, e.preemptor.ID) })
 			return true // the scheduling loop decides again

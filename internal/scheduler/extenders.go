@@ -157,6 +157,7 @@ func (m *loop) askExtenders(ctx context.Context, q extenderRequest) (done bool) 
 // extenderFailed makes a pod try again after its back-off, and reports the error in its condition and in an Event.
 func (m *loop) extenderFailed(now unit.Instant, q extenderRequest, err error) {
 	slog.Warn("extender failed", "pod", q.pod.Namespace+"/"+q.pod.Name, "err", err)
+	m.noteFailed(&q.pod, "ask extenders", "", err)
 	m.o.Metrics.attempt(resultError, q.pod.Profile, now.Sub(q.began))
 	m.placer.ExtendersFailed(now, q.pod.ID)
 	pod := m.lookUp(q.pod)

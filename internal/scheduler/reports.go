@@ -91,7 +91,10 @@ func (m *loop) reportHandler(ctx context.Context) cache.ResourceEventHandler {
 			gone(o.Name)
 			return
 		}
-		m.submit(ctx, func(now unit.Instant) { m.placer.ReportSeen(now, o.Name, n.State) })
+		m.submit(ctx, func(now unit.Instant) {
+			m.report = o
+			m.placer.ReportSeen(now, o.Name, n.State)
+		})
 	}
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { seen(obj.(*topology.Object)) },

@@ -26,7 +26,8 @@
 //     bind a later pod of that name. Whatever the answer was, the watch shows the outcome.
 //   - Pods that get CPUs, memory or devices arrive at their node's agent in the order in which they were placed there
 //     (line.go).
-//   - It keeps nothing on disk. After a restart, the scheduler lists all objects and places what is not bound.
+//   - It needs nothing on disk. After a restart, the scheduler lists all objects and places what is not bound. Its
+//     journal (Options.Journal) is only written.
 //
 // It does not elect a leader; kube/election does. Two schedulers at the same time do no damage, because a pod is bound
 // only once, but their decisions conflict. It opens no port.
@@ -48,6 +49,7 @@ import (
 	corescheduler "github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 	"github.com/plimsoll-dev/plimsoll/internal/core/throttle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 )
@@ -93,8 +95,11 @@ type Options struct {
 	Seed                     uint64        // breaks ties between nodes; see core/scheduler.Options
 	BindsInFlight            int           // zero: BindsInFlightDefault
 	Extenders                []schedulerconfig.Extender
-	Leads                    func() bool // called right before each write: may this process act? nil: it may
-	Health                   *Health     // nil: not observed
+	Leads                    func() bool  // called right before each write: may this process act? nil: it may
+	Health                   *Health      // nil: not observed
+	Journal                  *journal.Log // of the decisions; nil: none
+	FactsFile                string       // gets everything that the decisions depend on; empty: it is not kept
+	Version                  string       // of this program, for FactsFile
 }
 
 // Run schedules until ctx ends. It returns an error only for options that cannot work.
@@ -130,6 +135,10 @@ func Run(ctx context.Context, o Options) error {
 	defer stopEvents()
 	recorders := kube.NewRecorders(eventsCtx, events)
 	m := newLoop(o, remote{writes}, func(profile string) record.EventRecorder { return recorders.As(profile, "") })
+	if err := m.keepFacts(); err != nil {
+		return fmt.Errorf("run scheduler: %w", err)
+	}
+	defer m.factsKept.Close()
 	if m.extenders, err = newExtenders(o.Extenders); err != nil {
 		return fmt.Errorf("run scheduler: %w", err)
 	}
@@ -214,8 +223,11 @@ type loop struct {
 	facts chan fact
 
 	// Only the goroutine of the loop uses the fields from here on.
-	placer *corescheduler.Placer
-	synced bool // all first lists have arrived
+	placer    placer
+	factsKept *journal.Facts               // nil: none are kept
+	report    any                          // the object of the report that is handed to the placer
+	room      []corescheduler.ResourceRoom // working space of notePlaced
+	synced    bool                         // all first lists have arrived
 	// binding counts binds and writes of volume plans that are in flight, wait in a line, or are in ahead.
 	binding  int
 	ahead    []placed     // decided ahead, to be sent when a slot is free
@@ -256,16 +268,20 @@ func newLoop(o Options, a api, recorder func(profile string) record.EventRecorde
 		extenderRequests: newWorkQueue[corescheduler.PodID, extenderRequest](),
 		facts:            make(chan fact, factsMax),
 		clock:            clock.New(),
-		placer: corescheduler.New(corescheduler.Options{
-			Seed:         o.Seed,
-			Profiles:     o.Profiles,
-			BackoffFirst: o.BackoffFirst,
-			BackoffMax:   o.BackoffMax,
-		}),
-		lines:        nodeBinds{},
-		flights:      map[corescheduler.PodID]*flight{},
-		rejected:     map[corescheduler.PodID]rejected{},
-		unknownBinds: map[corescheduler.PodID]placed{},
+		placer:           corescheduler.New(o.placerOptions()),
+		lines:            nodeBinds{},
+		flights:          map[corescheduler.PodID]*flight{},
+		rejected:         map[corescheduler.PodID]rejected{},
+		unknownBinds:     map[corescheduler.PodID]placed{},
+	}
+}
+
+func (o *Options) placerOptions() corescheduler.Options {
+	return corescheduler.Options{
+		Seed:         o.Seed,
+		Profiles:     o.Profiles,
+		BackoffFirst: o.BackoffFirst,
+		BackoffMax:   o.BackoffMax,
 	}
 }
 
@@ -421,7 +437,9 @@ func (m *loop) placeOne(ctx context.Context) bool {
 		m.rejected[d.Pod.ID] = rejected{d.Failure.Rejected, d.Pod.Profile}
 		slog.Debug("pod unschedulable", "pod", d.Pod.Namespace+"/"+d.Pod.Name,
 			"attempt", d.Attempt, "reason", d.Failure, "took", took)
-		m.reportFailure(d.Pod, corev1.PodReasonUnschedulable, d.Failure.Explain(m.classes.classOf), d.Nominated)
+		why := d.Failure.Explain(m.classes.classOf)
+		m.noteUnschedulable(&d, why, began, took)
+		m.reportFailure(d.Pod, corev1.PodReasonUnschedulable, why, d.Nominated)
 		if d.Preemption != nil || d.Failure.Preemption != "" {
 			m.o.Metrics.preemptions.Inc()
 		}
@@ -435,6 +453,7 @@ func (m *loop) placeOne(ctx context.Context) bool {
 	}
 	slog.Debug("pod placed", "pod", d.Pod.Namespace+"/"+d.Pod.Name, "node", d.Node,
 		"feasible", d.Feasible, "score", d.Score, "attempt", d.Attempt, "took", took)
+	m.notePlaced(&d, began, took)
 	delete(m.rejected, d.Pod.ID)
 	m.evictions.withdraw(d.Pod.ID)
 	p := placed{Decision: d, began: began, after: m.failures.withdraw(d.Pod.ID), flight: m.startFlight(d.Pod.ID)}

@@ -327,6 +327,42 @@ func TestLimitChanges(t *testing.T) {
 	}
 }
 
+// TestChanges: a driver registers again with another name of the node and more topology, which the CSINode object
+// follows, and then with another value of a topology key, which is refused until it is the Node's again.
+func TestChanges(t *testing.T) {
+	r, s, _ := begin(t)
+	r.NodeExists()
+	register := func(node string, topology map[string]string) (registration.Plugin, error) {
+		_, plugin := start(t, csidriver.Answers{Name: "a", NodeID: node, Topology: topology})
+		return plugin, r.Register(t.Context(), plugin)
+	}
+	for _, step := range []struct {
+		node     string
+		topology map[string]string
+		err      string
+		want     string
+	}{
+		{node: "1", topology: map[string]string{"zone": "z1"}, want: `labels map[rack:r1 zone:z1] ids {"a":"1"}, a 1 [zone]`},
+		{node: "2", topology: map[string]string{"zone": "z1", "row": "5"},
+			want: `labels map[rack:r1 row:5 zone:z1] ids {"a":"2"}, a 2 [row zone]`},
+		{node: "2", topology: map[string]string{"zone": "z2"}, err: "detected topology value collision",
+			want: "labels map[rack:r1 row:5 zone:z1] ids "},
+		{node: "2", topology: map[string]string{"zone": "z1"},
+			want: `labels map[rack:r1 row:5 zone:z1] ids {"a":"2"}, a 2 [zone]`},
+	} {
+		plugin, err := register(step.node, step.topology)
+		if step.err == "" && err != nil || step.err != "" && (err == nil || !strings.Contains(err.Error(), step.err)) {
+			t.Errorf("node %s, topology %v: %v, want an error with %q", step.node, step.topology, err, step.err)
+		}
+		s.await(t, "owner uid-1 "+step.want)
+		if err == nil {
+			r.Unregister(plugin)
+			labels, _, _ := strings.Cut(step.want, " ids ")
+			s.await(t, "owner uid-1 "+labels+" ids ")
+		}
+	}
+}
+
 // TestRefuses: what a driver says wrongly is its registration's error.
 func TestRefuses(t *testing.T) {
 	r, s, _ := begin(t)

@@ -110,6 +110,7 @@ type Manager struct {
 
 	mounter mountutils.MounterForceUnmounter // of NFS
 	nfsType string                           // the constant nfsType; tests set another type of file system
+	callMax time.Duration                    // core.CallMax; tests set a shorter time
 
 	mu      sync.Mutex
 	r       *core.Reconciler
@@ -144,6 +145,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	k.looks = make(chan struct{}, looksMax)
 	k.mounter = mountutils.NewWithoutSystemd("").(mountutils.MounterForceUnmounter)
 	k.nfsType = nfsType
+	k.callMax = core.CallMax
 	if err := k.find(); err != nil {
 		return nil, fmt.Errorf("find volumes of drivers: %w", err)
 	}

@@ -68,7 +68,7 @@ const dirMode = 0o750
 
 // do makes a call, with the records and checks that belong to it.
 func (k *Manager) do(j job) (core.Outcome, error) {
-	ctx, cancel := context.WithTimeout(k.ctx, core.CallMax)
+	ctx, cancel := context.WithTimeout(k.ctx, k.callMax)
 	defer cancel()
 	if j.source != nil && j.source.migrated {
 		ctx = hostcsi.Migrated(ctx)

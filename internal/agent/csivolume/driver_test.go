@@ -1,6 +1,7 @@
 package csivolume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +36,8 @@ type testDriver struct {
 	calls    []string
 	publish  []*csi.NodePublishVolumeRequest
 	fail     map[string]error         // by method, until it is removed
-	hang     map[string]chan struct{} // by method: the call waits for it, or for its context
+	hang     map[string]chan struct{} // by method, or method and volume: the call waits for it, or for its context
+	late     map[string]chan struct{} // by method and volume: the call waits for it, and is carried out in any case
 	lie      map[string]bool          // by method: it answers with success and does nothing
 	problems []string
 	usage    *csi.NodeGetVolumeStatsResponse
@@ -46,7 +48,8 @@ type testDriver struct {
 // startDriver serves a driver on <dir>/csi.sock.
 func startDriver(t testing.TB, dir string) *testDriver {
 	t.Helper()
-	d := &testDriver{t: t, dir: dir, fail: map[string]error{}, hang: map[string]chan struct{}{}, lie: map[string]bool{}}
+	d := &testDriver{t: t, dir: dir, fail: map[string]error{}, hang: map[string]chan struct{}{}, lie: map[string]bool{},
+		late: map[string]chan struct{}{}}
 	listener, err := net.Listen("unix", filepath.Join(dir, "csi.sock"))
 	if err != nil {
 		t.Fatal(err)
@@ -70,20 +73,27 @@ func connect(t testing.TB, dir string) csi.NodeClient {
 	return c
 }
 
-// begin records a call, and returns whether the driver must carry it out, or with which error it ends.
-func (d *testDriver) begin(ctx context.Context, method, handle string) (do bool, err error) {
+// begin records a call, and returns whether the driver must carry it out, or with which error it ends. The context is
+// the one with which it is carried out.
+func (d *testDriver) begin(ctx context.Context, method, handle string) (_ context.Context, do bool, err error) {
+	call := method + " " + handle
 	d.mu.Lock()
-	d.calls = append(d.calls, method+" "+handle)
-	err, hang, lies := d.fail[method], d.hang[method], d.lie[method]
+	d.calls = append(d.calls, call)
+	err, lies := d.fail[method], d.lie[method]
+	hang, late := cmp.Or(d.hang[call], d.hang[method]), d.late[call]
 	d.mu.Unlock()
+	if late != nil {
+		<-late
+		return context.WithoutCancel(ctx), true, nil
+	}
 	if hang != nil {
 		select {
 		case <-hang:
 		case <-ctx.Done():
-			return false, status.FromContextError(ctx.Err()).Err()
+			return ctx, false, status.FromContextError(ctx.Err()).Err()
 		}
 	}
-	return err == nil && !lies, err
+	return ctx, err == nil && !lies, err
 }
 
 // turn waits until the driver handles no other call, and holds serial then. It returns false, without holding serial,
@@ -166,7 +176,7 @@ func mountsAt(path string) (n int) {
 func (d *testDriver) NodeStageVolume(
 	ctx context.Context, r *csi.NodeStageVolumeRequest,
 ) (*csi.NodeStageVolumeResponse, error) {
-	do, err := d.begin(ctx, "stage", r.VolumeId)
+	ctx, do, err := d.begin(ctx, "stage", r.VolumeId)
 	if !d.turn(ctx) {
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
@@ -181,7 +191,7 @@ func (d *testDriver) NodeStageVolume(
 func (d *testDriver) NodePublishVolume(
 	ctx context.Context, r *csi.NodePublishVolumeRequest,
 ) (*csi.NodePublishVolumeResponse, error) {
-	do, err := d.begin(ctx, "publish", r.VolumeId)
+	ctx, do, err := d.begin(ctx, "publish", r.VolumeId)
 	if !d.turn(ctx) {
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
@@ -210,7 +220,7 @@ func (d *testDriver) NodePublishVolume(
 func (d *testDriver) NodeUnpublishVolume(
 	ctx context.Context, r *csi.NodeUnpublishVolumeRequest,
 ) (*csi.NodeUnpublishVolumeResponse, error) {
-	do, err := d.begin(ctx, "unpublish", r.VolumeId)
+	ctx, do, err := d.begin(ctx, "unpublish", r.VolumeId)
 	if !d.turn(ctx) {
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
@@ -224,7 +234,7 @@ func (d *testDriver) NodeUnpublishVolume(
 func (d *testDriver) NodeUnstageVolume(
 	ctx context.Context, r *csi.NodeUnstageVolumeRequest,
 ) (*csi.NodeUnstageVolumeResponse, error) {
-	do, err := d.begin(ctx, "unstage", r.VolumeId)
+	ctx, do, err := d.begin(ctx, "unstage", r.VolumeId)
 	if !d.turn(ctx) {
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
@@ -238,7 +248,7 @@ func (d *testDriver) NodeUnstageVolume(
 func (d *testDriver) NodeExpandVolume(
 	ctx context.Context, r *csi.NodeExpandVolumeRequest,
 ) (*csi.NodeExpandVolumeResponse, error) {
-	_, err := d.begin(ctx, "expand", r.VolumeId)
+	_, _, err := d.begin(ctx, "expand", r.VolumeId)
 	d.set(func() { d.expanded = r })
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: r.CapacityRange.GetRequiredBytes()}, err
 }
@@ -246,7 +256,7 @@ func (d *testDriver) NodeExpandVolume(
 func (d *testDriver) NodeGetVolumeStats(
 	ctx context.Context, r *csi.NodeGetVolumeStatsRequest,
 ) (*csi.NodeGetVolumeStatsResponse, error) {
-	_, err := d.begin(ctx, "usage", r.VolumeId)
+	_, _, err := d.begin(ctx, "usage", r.VolumeId)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.asked = r

@@ -148,6 +148,7 @@ type Guard struct {
 	sources func() []epoll.Source
 	decider *eviction.Decider
 	clock   *clock.Clock
+	counts  *counts
 
 	deadlines map[types.UID]*deadline     // of the pods that this agent evicted
 	recalled  map[types.UID]pods.Eviction // the pods that earlier agents evicted; read only after New
@@ -168,7 +169,8 @@ type Guard struct {
 
 	mu         sync.Mutex // guards everything that follows
 	conditions []eviction.Condition
-	locked     bool // the agent's own memory is locked
+	seen       map[allocatable.Signal]eviction.Observation // what the last check read; no check changes it later
+	locked     bool                                        // the agent's own memory is locked
 	done       map[eviction.Step]unit.Instant
 }
 
@@ -190,6 +192,7 @@ func New(o Options) (*Guard, error) {
 		recalled: map[types.UID]pods.Eviction{},
 	}
 	g.sources = g.openSources
+	g.counts = newCounts(g)
 	return g, g.readIntents()
 }
 
@@ -336,11 +339,19 @@ func (g *Guard) check(ctx context.Context, why []string) time.Time {
 		g.observe(&p.facts, p.now)
 		p.before = g.decider.State()
 	}
+	g.mu.Lock()
+	g.seen = p.facts.Signals
+	g.mu.Unlock()
 	p.decision = g.decider.Step(p.now, p.facts)
 	g.idle = !slices.ContainsFunc(p.decision.Met, func(m eviction.Met) bool { return m.Acts })
 	g.carryOut(ctx, p)
 	g.killOverdue(p.present)
 	g.lockMemory(p)
+	took := g.counts.full
+	if p.facts.Quick {
+		took = g.counts.quick
+	}
+	took.Observe(time.Since(p.began).Seconds())
 	return g.next(g.clock.At(p.decision.Wake))
 }
 

@@ -321,6 +321,8 @@ func TestTheGrowerGoesBeforeTheKernelKills(t *testing.T) {
 				t.Error("its own memory was not held")
 			}
 			b.evictedAsTold(dir)
+			const reactions = "plimsoll_eviction_reaction_seconds allocatableMemory.available"
+			b.until("the reaction is measured", func() bool { return g.measured(t)[reactions] == 1 })
 		})
 	}
 }
@@ -370,9 +372,11 @@ func (b *bench) evictedAsTold(dir string) {
 			b.Fatal(err)
 		}
 		defer j.Close()
-		if records, err = j.Find("default", "grower"); err != nil {
+		found, err := j.Find(journal.Query{Namespace: "default", Name: "grower"})
+		if err != nil {
 			b.Fatal(err)
 		}
+		records = found.Records
 		return len(records) >= 2
 	})
 	if records[0].Kind != journal.Intent || !strings.Contains(records[0].Pods[0].Message,

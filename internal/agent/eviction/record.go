@@ -80,6 +80,9 @@ func (g *Guard) recordKill(k *kill) journal.Kill {
 	}
 	g.o.Metrics.Evictions.WithLabelValues(string(v.Cause)).Inc()
 	g.o.Metrics.EvictionStatsAge.WithLabelValues(string(v.Cause)).Observe(k.after.Seconds())
+	if v.Grace == 0 && k.group != "" {
+		g.counts.reaction.WithLabelValues(string(v.Cause)).Observe(k.after.Seconds())
+	}
 	g.o.Recorder.AnnotatedEventf(k.pod, v.Annotations, corev1.EventTypeWarning, eviction.Reason, "%s", v.Message)
 	return out
 }
@@ -108,11 +111,11 @@ func (g *Guard) write(d journal.Decision, took time.Duration) {
 
 // readIntents reads which pods earlier agents evicted.
 func (g *Guard) readIntents() error {
-	all, err := g.o.Journal.Find("", "")
+	all, err := g.o.Journal.Find(journal.Query{})
 	if err != nil {
 		return err
 	}
-	for _, r := range all {
+	for _, r := range all.Records {
 		if r.Kind != journal.Intent {
 			continue
 		}

@@ -49,7 +49,11 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/nodecert"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/certrequest"
 )
+
+// clientFiles is the name of the client certificate's files, as the kubelet has it.
+const clientFiles = "kubelet-client"
 
 // Options say where the node's identity is.
 type Options struct {
@@ -76,13 +80,13 @@ func New(o Options) (*Identity, error) {
 		i.login = kube.NewLogin(o.Kubeconfig, "")
 		return i, i.haveKubeconfig()
 	}
-	files := store{dir: o.CertDir, name: clientKind.name}
+	files := store{dir: o.CertDir, name: clientFiles}
 	if err := files.recover(); err != nil {
 		return nil, fmt.Errorf("read the node's client certificate: %w", err)
 	}
 	i.login = kube.NewLogin(o.Kubeconfig, files.current())
 	i.keeper = &keeper{
-		kind:     clientKind,
+		kind:     certrequest.Client,
 		files:    files,
 		life:     nodecert.Life{Renews: o.Renews},
 		template: func() *x509.CertificateRequest { return nodeTemplate(o.NodeName) },
@@ -192,7 +196,7 @@ func (i *Identity) Run(ctx context.Context) {
 
 // api returns the API for requests of the next certificate: with the node's own credentials (own), else with those of
 // the bootstrap kubeconfig.
-func (i *Identity) api(own bool) (API, error) {
+func (i *Identity) api(own bool) (certrequest.API, error) {
 	if (own || i.o.Bootstrap == "") && i.login.Config() != nil {
 		return i.Client(-1, 0)
 	}
@@ -248,10 +252,10 @@ func tryPair(ctx context.Context, config *rest.Config, chain, key []byte, reques
 	if pair, err := tls.X509KeyPair(chain, key); err == nil {
 		issuer = fmt.Sprintf("%q", pair.Leaf.Issuer.String())
 	}
-	return &failure{
-		cause: nodecert.Unusable,
-		err:   fmt.Errorf("the API server does not accept the client certificate that was issued, by %s: %w", issuer, err),
-		help: "the authority of kube-controller-manager's --cluster-signing-cert-file must be in kube-apiserver's " +
+	return &certrequest.Failure{
+		Cause: nodecert.Unusable,
+		Err:   fmt.Errorf("the API server does not accept the client certificate that was issued, by %s: %w", issuer, err),
+		Help: "the authority of kube-controller-manager's --cluster-signing-cert-file must be in kube-apiserver's " +
 			"--client-ca-file",
 	}
 }

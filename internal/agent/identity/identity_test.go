@@ -191,7 +191,7 @@ func TestNoFiles(t *testing.T) {
 // agent runs on, and logs in as soon as there is one.
 func TestSlept(t *testing.T) {
 	c := newCluster(t)
-	files := store{dir: c.path("pki"), name: clientKind.name}
+	files := store{dir: c.path("pki"), name: clientFiles}
 	signer, key, err := files.pending()
 	if err != nil {
 		t.Fatal(err)
@@ -274,7 +274,7 @@ func TestFilesOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := i.Leaf()
-	files := store{dir: c.path("pki"), name: clientKind.name}
+	files := store{dir: c.path("pki"), name: clientFiles}
 	signer, key, err := files.pending()
 	if err != nil {
 		t.Fatal(err)

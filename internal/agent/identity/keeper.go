@@ -18,6 +18,7 @@ import (
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/nodecert"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/certrequest"
 )
 
 // lookEvery is how often a keeper looks at the clock and at its files, besides the time that is due. Chosen: a wall
@@ -33,10 +34,10 @@ var errWish = errors.New("the node's names and addresses changed")
 
 // A keeper keeps one certificate of the node. Only its goroutine asks for others.
 type keeper struct {
-	kind     kind
+	kind     certrequest.Kind
 	files    store
-	template func() *x509.CertificateRequest // nil: not known yet
-	api      func(own bool) (API, error)     // whom to ask; own: as the node itself
+	template func() *x509.CertificateRequest         // nil: not known yet
+	api      func(own bool) (certrequest.API, error) // whom to ask; own: as the node itself
 	// accept stores a pair. What it returns says why the pair is not in use.
 	accept   func(ctx context.Context, pair *tls.Certificate, chain, key []byte, request string) error
 	errors   prometheus.Counter
@@ -126,7 +127,7 @@ func (k *keeper) obtainWhileWanted(ctx context.Context, template *x509.Certifica
 	})
 	err := k.obtain(asking, template)
 	if err != nil && errors.Is(context.Cause(asking), errWish) {
-		slog.Info("another "+k.kind.what+" is requested", "why", errWish)
+		slog.Info("another "+k.kind.What+" is requested", "why", errWish)
 		return nil
 	}
 	return err
@@ -141,7 +142,7 @@ func (k *keeper) follow() {
 	if now := k.current(); now == nil || now.Leaf.NotAfter.Before(pair.Leaf.NotAfter) && !now.Leaf.Equal(pair.Leaf) {
 		k.use(pair)
 		k.foreign = false
-		slog.Info("a "+k.kind.what+" of another program is used",
+		slog.Info("a "+k.kind.What+" of another program is used",
 			"file", k.files.current(), "expires", stamp(pair.Leaf.NotAfter))
 	}
 }
@@ -150,13 +151,13 @@ func (k *keeper) follow() {
 func (k *keeper) obtain(ctx context.Context, template *x509.CertificateRequest) error {
 	api, err := k.api(k.life.Signs(wallNow()))
 	if err != nil {
-		return &failure{cause: nodecert.Refused, err: err}
+		return &certrequest.Failure{Cause: nodecert.Refused, Err: err}
 	}
 	signer, key, err := k.files.pending()
 	if err != nil {
-		return &failure{cause: nodecert.Unreachable, err: err}
+		return &certrequest.Failure{Cause: nodecert.Unreachable, Err: err}
 	}
-	chain, err := k.kind.request(ctx, api, signer, template)
+	chain, err := k.kind.Request(ctx, api, signer, template, "")
 	if err != nil {
 		return err
 	}
@@ -167,7 +168,7 @@ func (k *keeper) obtain(ctx context.Context, template *x509.CertificateRequest) 
 	if !fits(pair, template) {
 		return misfit(pair, template)
 	}
-	if err := k.accept(ctx, pair, chainOf(chain), key, k.kind.requestName(signer, template)); err != nil {
+	if err := k.accept(ctx, pair, chainOf(chain), key, k.kind.Name(signer, template, "")); err != nil {
 		return err
 	}
 	if before := k.current(); before != nil && k.replaced != nil {
@@ -175,7 +176,7 @@ func (k *keeper) obtain(ctx context.Context, template *x509.CertificateRequest) 
 	}
 	k.use(pair)
 	k.foreign = false
-	slog.Info("a new "+k.kind.what+" is used", "file", k.files.current(),
+	slog.Info("a new "+k.kind.What+" is used", "file", k.files.current(),
 		"begins", stamp(pair.Leaf.NotBefore), "expires", stamp(pair.Leaf.NotAfter))
 	if err := k.files.drop(); err != nil {
 		slog.Warn("the key of a request that ended is still there", "err", err)
@@ -186,8 +187,8 @@ func (k *keeper) obtain(ctx context.Context, template *x509.CertificateRequest) 
 // failed records and logs a failure.
 func (k *keeper) failed(err error) {
 	cause := nodecert.Unreachable
-	if f := (*failure)(nil); errors.As(err, &f) {
-		cause = f.cause
+	if f := (*certrequest.Failure)(nil); errors.As(err, &f) {
+		cause = f.Cause
 	}
 	k.life.Failed(wallNow(), cause, rand.Float64())
 	k.errors.Inc()
@@ -201,7 +202,7 @@ func (k *keeper) failed(err error) {
 	k.mu.Unlock()
 	next := k.life.Due(wallNow(), false).Sub(wallNow()).Round(time.Second)
 	state := k.life.State(wallNow())
-	slog.Error("no new "+k.kind.what+" for this node",
+	slog.Error("no new "+k.kind.What+" for this node",
 		"err", err, "now", string(state), "tries", k.life.Fails(), "next", max(next, 0))
 }
 
@@ -227,11 +228,11 @@ func sameWish(a, b *x509.CertificateRequest) bool {
 // due at once, for ever.
 func misfit(pair *tls.Certificate, want *x509.CertificateRequest) error {
 	has := pair.Leaf
-	return &failure{
-		cause: nodecert.Unusable,
-		err: fmt.Errorf("the certificate that was issued is for %q, names %q, addresses %v; requested were %q, names %q, "+
+	return &certrequest.Failure{
+		Cause: nodecert.Unusable,
+		Err: fmt.Errorf("the certificate that was issued is for %q, names %q, addresses %v; requested were %q, names %q, "+
 			"addresses %v", has.Subject, has.DNSNames, has.IPAddresses, want.Subject, want.DNSNames, want.IPAddresses),
-		help: "the signer must sign what the request says",
+		Help: "the signer must sign what the request says",
 	}
 }
 

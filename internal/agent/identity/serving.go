@@ -2,7 +2,6 @@ package identity
 
 import (
 	"context"
-	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -19,15 +18,18 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/nodecert"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/certrequest"
 )
 
+// serverFiles is the name of the serving certificate's files, as the kubelet has it.
+const serverFiles = "kubelet-server"
+
 // serverKind is the certificate of the node's server.
-var serverKind = kind{
-	name:   "kubelet-server",
-	what:   "serving certificate",
-	signer: certificatesv1.KubeletServingSignerName,
-	usage:  certificatesv1.UsageServerAuth,
-	approval: "Kubernetes has no controller that approves serving certificates: an administrator does, or a program " +
+var serverKind = certrequest.Kind{
+	What:   "serving certificate",
+	Signer: certificatesv1.KubeletServingSignerName,
+	Usage:  certificatesv1.UsageServerAuth,
+	Approval: "Kubernetes has no controller that approves serving certificates: an administrator does, or a program " +
 		"that the cluster's distribution has for it",
 }
 
@@ -44,14 +46,14 @@ type Serving struct{ keeper *keeper }
 
 // NewServing reads the files. It makes no requests; Run does, with the node's identity.
 func NewServing(i *Identity, o ServingOptions) *Serving {
-	files := store{dir: i.o.CertDir, name: serverKind.name, certFile: o.CertFile, keyFile: o.KeyFile}
+	files := store{dir: i.o.CertDir, name: serverFiles, certFile: o.CertFile, keyFile: o.KeyFile}
 	s := &Serving{}
 	s.keeper = &keeper{
 		kind:     serverKind,
 		files:    files,
 		life:     nodecert.Life{Renews: true},
 		template: func() *x509.CertificateRequest { return serverTemplate(i.o.NodeName, o.Addresses()) },
-		api:      func(bool) (API, error) { return i.Client(-1, 0) },
+		api:      func(bool) (certrequest.API, error) { return i.Client(-1, 0) },
 		accept: func(_ context.Context, pair *tls.Certificate, chain, key []byte, _ string) error {
 			warnOfIssuer(pair, i.login.Config())
 			return files.save(chain, key, time.Now())
@@ -138,13 +140,4 @@ func warnOfIssuer(pair *tls.Certificate, config *rest.Config) {
 		"issuer", pair.Leaf.Issuer.String(),
 		"help", "clients that verify it need that authority: kube-apiserver in --kubelet-certificate-authority, "+
 			"metrics-server in --kubelet-certificate-authority; or have kube-controller-manager sign with the cluster's")
-}
-
-// usages returns what a certificate for this key is for. Keys of RSA are also used to encipher keys.
-func (k kind) usages(key any) []certificatesv1.KeyUsage {
-	usages := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, k.usage}
-	if _, is := key.(*rsa.PrivateKey); is {
-		usages = slices.Insert(usages, 0, certificatesv1.UsageKeyEncipherment)
-	}
-	return usages
 }

@@ -316,7 +316,7 @@ func TestServingOfAnotherAuthority(t *testing.T) {
 func TestServingExpired(t *testing.T) {
 	c := newCluster(t)
 	c.set(ignore)
-	files := store{dir: c.path("pki"), name: serverKind.name}
+	files := store{dir: c.path("pki"), name: serverFiles}
 	signer, key, err := files.pending()
 	if err != nil {
 		t.Fatal(err)
@@ -377,7 +377,7 @@ func TestUnanswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		api := &mute{}
-		_, err := serverKind.request(t.Context(), api, signer, nodeTemplate(node))
+		_, err := serverKind.Request(t.Context(), api, signer, nodeTemplate(node), "")
 		if waited := time.Since(began); waited != 15*time.Minute {
 			t.Errorf("ended after %v", waited)
 		}

@@ -86,8 +86,8 @@ type Options struct {
 	Records   Records
 	Policy    coreimageaccess.Policy
 
-	// Pulled is called after each pull that succeeded, with its time and the image's size in bytes. Optional.
-	Pulled func(took time.Duration, bytes uint64)
+	// Pulled is called after each attempt to pull an image. It must not wait. Optional.
+	Pulled func(Pull)
 	// Asked is called at the end of each Ensure. present and pull say whether the image was present and whether it had to
 	// be pulled: true, false or unknown. Checked is called with the outcome of each check whether a pod may use a present
 	// image: Allowed, Found, MustAuthenticate or Unreadable. Both are optional.
@@ -97,6 +97,27 @@ type Options struct {
 	AtOnce int     // how many pulls run at once, at least 1
 	QPS    float64 // how many pulls begin per second on average; 0: no limit
 	Burst  int     // how many pulls may begin at once; only with QPS
+}
+
+// Pull is an attempt to pull an image.
+type Pull struct {
+	Pod       *corev1.Pod
+	Container string // empty: the image is that of a volume
+	Image     string // as written in the pod
+	ID        string // of the image that came
+	Bytes     uint64
+	Waited    time.Duration // for other pulls, before it began
+	Took      time.Duration
+	Err       error // nil: the image came
+}
+
+// Registry returns the registry in an image's name.
+func Registry(image string) string {
+	first, _, more := strings.Cut(image, "/")
+	if more && (strings.ContainsAny(first, ".:") || first == "localhost") {
+		return first
+	}
+	return "docker.io"
 }
 
 // Outcomes of checks, in the kubelet's words.
@@ -260,11 +281,35 @@ func (e *ensuring) mayUse(ctx context.Context, image criconfig.Image) bool {
 	return may
 }
 
+// pull pulls the image, and says so to Options.Pulled unless it was interrupted.
 func (e *ensuring) pull(ctx context.Context) (criconfig.Image, error) {
 	creds := e.credentials(ctx)
+	came := time.Now()
 	if err := e.begin(ctx); err != nil {
 		return criconfig.Image{}, err
 	}
+	begun := time.Now()
+	image, err := e.pullNow(ctx, creds)
+	if e.Options.Pulled != nil && (err == nil || ctx.Err() == nil) {
+		p := Pull{
+			Pod:       e.pod,
+			Container: e.c.Name,
+			Image:     e.c.Image,
+			ID:        image.ID,
+			Waited:    begun.Sub(came),
+			Took:      time.Since(begun),
+			Err:       err,
+		}
+		if err == nil {
+			p.Bytes = e.bytes
+		}
+		e.Options.Pulled(p)
+	}
+	return image, err
+}
+
+// pullNow is pull in the slot that begin took.
+func (e *ensuring) pullNow(ctx context.Context, creds []pullsecret.Credential) (criconfig.Image, error) {
 	defer func() { <-e.slots }()
 	if err := e.Records.Begin(e.c.Image); err != nil {
 		return criconfig.Image{}, e.notPulled(err)
@@ -283,9 +328,6 @@ func (e *ensuring) pull(ctx context.Context) (criconfig.Image, error) {
 	if err != nil {
 		e.Records.Failed(e.c.Image)
 		return criconfig.Image{}, e.notInspected(err)
-	}
-	if e.Options.Pulled != nil {
-		e.Options.Pulled(time.Since(begun), e.bytes)
 	}
 	if err := e.Records.Pulled(e.c.Image, image.ID, with); err != nil {
 		slog.Warn("pulled image not recorded; other pods that use it pull it again", "image", e.c.Image, "err", err)

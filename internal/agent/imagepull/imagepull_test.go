@@ -198,18 +198,30 @@ func TestPrivateImages(t *testing.T) {
 	}
 }
 
-// Only pulls that succeed are measured, with the size of the image.
-func TestPullsAreMeasured(t *testing.T) {
-	var sizes []uint64
-	n := newNode(t, func(o *Options) { o.Pulled = func(_ time.Duration, bytes uint64) { sizes = append(sizes, bytes) } })
+// Each attempt to pull is told, with the size of the image or with the error.
+func TestPullsAreTold(t *testing.T) {
+	var pulls []string
+	n := newNode(t, func(o *Options) {
+		o.Pulled = func(p Pull) {
+			pulls = append(pulls, fmt.Sprintf("%s of %s: %d %v", p.Image, Registry(p.Image), p.Bytes, p.Err))
+		}
+	})
 	n.refuses["r.io/broken"] = errors.New("no such image")
 	for _, image := range []string{"r.io/good", "r.io/good", "r.io/broken"} {
 		if err := n.ensure("ns", image, corev1.PullIfNotPresent); (err != nil) != (image == "r.io/broken") {
 			t.Errorf("%s: %v", image, err)
 		}
 	}
-	if !slices.Equal(sizes, []uint64{77}) {
-		t.Errorf("measured images of %v bytes, want one of 77", sizes)
+	want := []string{"r.io/good of r.io: 77 <nil>", "r.io/broken of r.io: 0 no such image"}
+	if !slices.Equal(pulls, want) {
+		t.Errorf("told %q, want %q", pulls, want)
+	}
+	for image, want := range map[string]string{
+		"nginx": "docker.io", "library/nginx": "docker.io", "localhost/a": "localhost", "h:5000/a/b:1": "h:5000",
+	} {
+		if got := Registry(image); got != want {
+			t.Errorf("the registry of %s: %s, want %s", image, got, want)
+		}
 	}
 }
 

@@ -25,7 +25,20 @@ type counts struct {
 	// by scope: container, pod; and boundary: numa_node, physical_cpu
 	aligned, misaligned              *prometheus.CounterVec
 	poolSize, exclusive, exclusiveOn *prometheus.Desc
+
+	// These the kubelet does not have.
+	offers               *prometheus.CounterVec // by result
+	freeCPUs, freeMemory *prometheus.Desc       // by NUMA node
 }
+
+// The results of an offer: its resources were assigned; there was none for the pod; the pod did not fit otherwise; the
+// state changed in between, and another offer was made.
+const (
+	offerAssigned = "assigned"
+	offerRejected = "rejected"
+	offerUnused   = "unused"
+	offerStale    = "stale"
+)
 
 const (
 	scopeContainer = "container"
@@ -69,8 +82,21 @@ func newCounts(k *Manager) *counts {
 			"CPUs assigned exclusively to containers", nil, nil),
 		exclusiveOn: prometheus.NewDesc("kubelet_cpu_manager_allocation_per_numa",
 			"CPUs assigned exclusively to containers, by NUMA node", []string{onNUMANode}, nil),
+		offers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "plimsoll_numa_offers_total",
+			Help: "Offers of CPUs, memory and devices to pods, by what became of them: assigned, rejected (nothing can be " +
+				"offered), unused (the pod does not fit otherwise), stale (made again, because the state had changed)",
+		}, []string{"result"}),
+		freeCPUs: prometheus.NewDesc("plimsoll_numa_cpus_free",
+			"CPUs that can be assigned exclusively, by NUMA node", []string{onNUMANode}, nil),
+		freeMemory: prometheus.NewDesc("plimsoll_numa_memory_free_bytes",
+			"Memory that can be assigned, by NUMA node and resource: memory, hugepages-2Mi, ...",
+			[]string{onNUMANode, "resource"}, nil),
 	}
-	k.Metrics.Registry.MustRegister(c.duration, c)
+	k.Metrics.Registry.MustRegister(c.duration, c.offers, c)
+	for _, result := range []string{offerAssigned, offerRejected, offerUnused, offerStale} {
+		c.offers.WithLabelValues(result)
+	}
 	for _, v := range []*prometheus.CounterVec{c.aligned, c.misaligned} { // present from the start, as in the kubelet
 		v.WithLabelValues(scopeContainer, onNUMANode)
 		v.WithLabelValues(scopePod, onNUMANode)
@@ -84,6 +110,8 @@ func (c *counts) Describe(out chan<- *prometheus.Desc) {
 	out <- c.poolSize
 	out <- c.exclusive
 	out <- c.exclusiveOn
+	out <- c.freeCPUs
+	out <- c.freeMemory
 }
 
 // Collect implements prometheus.Collector.
@@ -94,6 +122,7 @@ func (c *counts) Collect(out chan<- prometheus.Metric) {
 	for _, a := range c.k.state.Assignments() {
 		own = own.Union(cpusOf(a))
 	}
+	free := c.k.state.Free()
 	c.k.mu.Unlock()
 	gauge := func(d *prometheus.Desc, n int, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
@@ -102,6 +131,13 @@ func (c *counts) Collect(out chan<- prometheus.Metric) {
 	gauge(c.exclusive, own.Len())
 	for _, n := range c.k.Machine.NUMANodes {
 		gauge(c.exclusiveOn, own.Intersect(n.CPUs).Len(), strconv.Itoa(int(n.ID)))
+	}
+	for _, f := range free {
+		node := strconv.Itoa(int(f.Node))
+		gauge(c.freeCPUs, f.CPUs.Len(), node)
+		for _, m := range f.Memory {
+			gauge(c.freeMemory, int(m.Bytes), node, numa.KindName(m.PageSize))
+		}
 	}
 }
 

@@ -39,6 +39,7 @@ package numa
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -72,6 +73,9 @@ type Options struct {
 	Metrics *metrics.Set
 	// Quota keeps the CFS quota of containers with assigned CPUs.
 	Quota bool
+	// Decided is called, within Admit, with what is decided about a pod that asks for something that is assigned. It must
+	// not wait. Optional.
+	Decided func(Decision)
 	// Changed is called, from any goroutine, when the state has changed. It must not wait. Optional.
 	Changed func()
 	// Prefers asks a plugin for its preferred devices. Optional: without it the devices with the lowest IDs are taken.
@@ -157,22 +161,29 @@ func (k *Manager) Admit(p numa.Pod, fits func() bool) (rejection *numa.Rejection
 func (k *Manager) admit(p numa.Pod, fits func() bool) (rejection *numa.Rejection, asks bool) {
 	for range admitTries {
 		k.mu.Lock()
+		answers := k.consulted[p.UID].answers
 		if _, has := k.state.Assignment(p.UID); has {
 			k.mu.Unlock()
 			fits()
 			return nil, false
 		}
-		offer, rejection := k.state.Offer(p, k.consulted[p.UID].answers)
+		offer, rejection := k.state.Offer(p, answers)
 		if q := offer.Question; q != nil { // before the plugin's answer, a rejection is not final either
-			k.consulted[p.UID] = consultation{k.consulted[p.UID].answers, q}
+			k.consulted[p.UID] = consultation{answers, q}
 			k.mu.Unlock()
 			return nil, true
 		}
+		decided := k.decision(p, answers, offer.Assignment, rejection)
 		k.mu.Unlock()
+		if decided != nil {
+			k.Decided(*decided)
+		}
 		if rejection != nil {
+			k.counts.offers.WithLabelValues(offerRejected).Inc()
 			return rejection, false
 		}
 		if !fits() {
+			k.counts.offers.WithLabelValues(offerUnused).Inc()
 			return nil, false
 		}
 		k.mu.Lock()
@@ -182,13 +193,53 @@ func (k *Manager) admit(p numa.Pod, fits func() bool) (rejection *numa.Rejection
 		}
 		k.mu.Unlock()
 		if err == nil {
+			k.counts.offers.WithLabelValues(offerAssigned).Inc()
 			k.publishSoon()
 			return nil, false
 		}
+		k.counts.offers.WithLabelValues(offerStale).Inc()
 	}
 	return numa.Unexpected(fmt.Sprintf("the free resources changed %d times during the admission: try again",
 		admitTries)), false
 }
+
+// A Decision is what was decided about a pod, and from what.
+type Decision struct {
+	Pod        numa.Pod
+	Answers    numa.Answers
+	Before     *numa.State
+	Object     Object          // of Before
+	Assignment numa.Assignment // if Rejection is nil
+	Rejection  *numa.Rejection
+}
+
+// decision returns a Decision for Options.Decided; nil: nobody wants it, or the pod asks for nothing that is assigned.
+// The caller holds mu.
+func (k *Manager) decision(p numa.Pod, answers numa.Answers, a numa.Assignment, r *numa.Rejection) *Decision {
+	if k.Decided == nil || r == nil && !slices.ContainsFunc(a.Containers, func(h numa.Assigned) bool {
+		return !h.CPUs.IsEmpty() || len(h.Memory) > 0 || len(h.Devices) > 0
+	}) {
+		return nil
+	}
+	before := k.state.Fork()
+	return &Decision{
+		Pod:        p,
+		Answers:    answers,
+		Before:     before,
+		Object:     Object{k.encoder, before},
+		Assignment: a,
+		Rejection:  r,
+	}
+}
+
+// Object is the NodeResourceTopology of a State that does not change any more. It is encoded when it is written.
+type Object struct {
+	encoder *topology.Encoder
+	state   *numa.State
+}
+
+// MarshalJSON implements json.Marshaler.
+func (o Object) MarshalJSON() ([]byte, error) { return json.Marshal(o.encoder.Encode(o.state)) }
 
 // Consult asks the device plugin that Admit needs, and stores its answer for the next Admit of that pod. It takes as
 // long as the plugin does; other pods do not wait. If a plugin that has preferences does not answer, the pod is

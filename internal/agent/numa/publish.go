@@ -2,6 +2,7 @@ package numa
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -70,12 +71,26 @@ func (k *Manager) Publish(ctx context.Context, api API, owner func() *metav1.Own
 			continue
 		}
 		if text := err.Error(); text != said { // log it once, not with each try
-			slog.Warn("NodeResourceTopology not published; trying again", "err", err)
+			tell(err)
 			said = text
 		}
 		timer.Reset(pause)
 		pause = min(2*pause, republishMost)
 	}
+}
+
+// errNotOffered is a cluster that does not take the object: it has no definition of it, or gives nodes no right to it.
+// Nothing is wrong then, as on a cluster of upstream's components.
+var errNotOffered = errors.New("the cluster takes none of its nodes; deploy/noderesourcetopology.yaml has the " +
+	"definition and the roles")
+
+// tell logs why the object was not published.
+func tell(err error) {
+	if errors.Is(err, errNotOffered) {
+		slog.Info("schedulers do not learn which NUMA nodes have CPUs and memory left: no NodeResourceTopology", "why", err)
+		return
+	}
+	slog.Warn("NodeResourceTopology not published; trying again", "err", err)
 }
 
 // Announce publishes the state now, whatever was published before. It returns when that was tried, or ctx ends. A
@@ -114,6 +129,8 @@ func (p *publisher) write(ctx context.Context) error {
 		switch {
 		case apierrors.IsNotFound(err):
 			return p.create(ctx, want)
+		case apierrors.IsForbidden(err):
+			return fmt.Errorf("read NodeResourceTopology: %w: %w", errNotOffered, err)
 		case err != nil:
 			return fmt.Errorf("read NodeResourceTopology: %w", err)
 		}
@@ -138,8 +155,12 @@ func (p *publisher) write(ctx context.Context) error {
 func (p *publisher) create(ctx context.Context, want *topology.Object) error {
 	p.ownedBy(want, p.owner())
 	written := &topology.Object{}
-	if err := p.api.Create(ctx, kube.Topologies, "", "", want, written); err != nil {
-		return fmt.Errorf("write NodeResourceTopology (deploy/noderesourcetopology.yaml defines it): %w", err)
+	err := p.api.Create(ctx, kube.Topologies, "", "", want, written)
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err): // the path, since it names no object; or the right
+		return fmt.Errorf("write NodeResourceTopology: %w: %w", errNotOffered, err)
+	case err != nil:
+		return fmt.Errorf("write NodeResourceTopology: %w", err)
 	}
 	p.last = written
 	return nil

@@ -3,7 +3,10 @@ package numa
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -133,6 +136,53 @@ func TestPublish(t *testing.T) {
 		synctest.Wait()
 		if refs := s.object.OwnerReferences; len(refs) != 1 || refs[0].UID != "u" {
 			t.Errorf("owned by %v", refs)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A cluster that takes no such object is told of once, as a fact. It is tried again, since that can change. Everything
+// else that goes wrong is a warning.
+func TestPublishWithoutDefinition(t *testing.T) {
+	topologies := schema.GroupResource{Group: "topology.node.k8s.io", Resource: topology.Resource}
+	noPath := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", topologies, "n", "404 page not found", 0,
+		true)
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		before := slog.Default()
+		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+		defer slog.SetDefault(before)
+		k, s := keeper(t, static, newKernel()), &server{}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		for _, row := range []struct {
+			down error
+			told string
+		}{
+			{noPath, "level=INFO"},
+			{apierrors.NewForbidden(topologies, "n", errors.New("no role")), "level=INFO"},
+			{errors.New("away"), "level=WARN"},
+		} {
+			log.Reset()
+			s.change(func() { s.down = row.down })
+			if row.down == noPath {
+				go func() { ended <- k.Publish(ctx, s, func() *metav1.OwnerReference { return nil }) }()
+			}
+			<-time.After(10 * republishMost)
+			synctest.Wait()
+			if said := log.String(); strings.Count(said, "NodeResourceTopology not published")+
+				strings.Count(said, "no NodeResourceTopology") != 1 || !strings.Contains(said, row.told) {
+				t.Errorf("%v: it says %q, want one line with %s", row.down, said, row.told)
+			}
+		}
+		s.change(func() { s.down = nil })
+		<-time.After(republishMost)
+		synctest.Wait()
+		if s.change(func() {}); s.writes != 1 {
+			t.Errorf("%d writes, want 1", s.writes)
 		}
 		cancel()
 		if err := <-ended; err != nil {

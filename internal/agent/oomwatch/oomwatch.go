@@ -64,7 +64,10 @@ type Watch struct {
 	recorder record.EventRecorder
 	log      *kmsg.Log // nil: it cannot be read, and the kernel's counters are used
 	begun    unit.Wall // Events about kills from then on are recorded when the kill is logged
-	boot     string    // ID of the machine's boot: the kernel numbers its log from zero after each boot
+	// Noted is called with each kill in a pod of this node that happens while this process runs. It must not wait, nor
+	// call the Watch. It is set before Run; nil: nobody asks.
+	Noted func(*corev1.Pod, oom.Verdict)
+	boot  string // ID of the machine's boot: the kernel numbers its log from zero after each boot
 
 	mu     sync.Mutex // guards everything that follows
 	parser kmsg.Parser
@@ -134,15 +137,17 @@ func (w *Watch) report(v oom.Verdict) {
 		)
 		return
 	}
-	w.reportPod(v)
+	if pod := w.reportPod(v); pod != nil && w.Noted != nil {
+		w.Noted(pod, v)
+	}
 }
 
 // reportPod records an Event about a kill in a pod. The Event's name has the number of the kernel's record, so that it
-// exists once, however many agents find the kill in the log.
-func (w *Watch) reportPod(v oom.Verdict) {
+// exists once, however many agents find the kill in the log. It returns the pod; nil: it is not on this node.
+func (w *Watch) reportPod(v oom.Verdict) *corev1.Pod {
 	pod := w.pods.Pod(types.UID(v.Container.Pod))
 	if pod == nil {
-		return
+		return nil
 	}
 	slog.Warn(
 		"out of memory", "pod", pod.Namespace+"/"+pod.Name, "uid", v.Container.Pod, "container", v.Container.Name, "pid",
@@ -151,6 +156,7 @@ func (w *Watch) reportPod(v oom.Verdict) {
 	once := map[string]string{kube.AnnotationOnce: fmt.Sprintf("oom-%s-%d", w.boot, v.Sequence)}
 	target := translate.ContainerReference(pod, v.Container.Name)
 	w.recorder.AnnotatedEventf(target, once, corev1.EventTypeWarning, Reason, "%s", v.Text())
+	return pod
 }
 
 // Know is called when a container of a pod runs, or with pid 0 when it is about to run.

@@ -11,6 +11,7 @@
 //   - A plugin that hangs in any call delays no other one.
 //   - A Handler is called for one plugin of a name at a time, and Unregister follows the Register that succeeded.
 //   - A failure is logged when it begins, once a minute, and when it ends; the plugin is told why.
+//   - A file that is no socket is logged once, and left alone.
 //
 // When the agent stops, plugins stay as they are: they are not told, and a next agent registers them again.
 package pluginregistry
@@ -20,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -106,9 +108,11 @@ func (k *Registry) Run(ctx context.Context) error {
 
 // watch reports the sockets, and watches again after an error.
 func (k *Registry) watch(ctx context.Context) {
+	var reported []string
 	for ctx.Err() == nil {
-		err := hostregistry.Watch(ctx, k.o.Dir, func(sockets []registration.Socket) {
+		err := hostregistry.Watch(ctx, k.o.Dir, func(sockets []registration.Socket, others []string) {
 			k.failures.Succeeded("watch for plugins")
+			reported = report(others, reported)
 			k.happened(ctx, func(now unit.Instant) { k.state.Listed(now, sockets) })
 		})
 		if ctx.Err() != nil {
@@ -120,6 +124,18 @@ func (k *Registry) watch(ctx context.Context) {
 		case <-time.After(watchAgain):
 		}
 	}
+}
+
+// report logs the files that are no sockets, except those that were reported before. It returns the files to pass to
+// the next call.
+func report(files, before []string) []string {
+	for _, path := range files {
+		if !slices.Contains(before, path) {
+			slog.Warn("file in the directory of plugins is ignored: it is not a socket, want the socket by which a plugin "+
+				"registers: remove the file if it was put there by mistake", "path", path)
+		}
+	}
+	return files
 }
 
 // happened runs event in the loop.

@@ -1,13 +1,17 @@
 package pluginregistry
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -178,4 +182,86 @@ func TestRefused(t *testing.T) {
 	if len(target.Told) > 0 {
 		t.Errorf("the driver behind a link was told %q", <-target.Told)
 	}
+}
+
+// TestForeign: the log says which socket is a link or belongs to another user, and which file is no socket, and what to
+// do about it. A driver beside them registers; each of the three does once there is a proper socket.
+func TestForeign(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("gives a socket to another user: run as root")
+	}
+	log := &logged{}
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(log, nil)))
+	t.Cleanup(func() { slog.SetDefault(before) })
+	b := run(t)
+	link, theirs, file := "link-reg.sock", "theirs-reg.sock", "file-reg.sock"
+	in := func(name string) string { return filepath.Join(b.registry, name) }
+	outside := filepath.Join(b.dir, "outside")
+	b.start(outside, csidriver.Answers{Name: "link"})
+	b.start(outside, csidriver.Answers{Name: "theirs"})
+	if err := os.MkdirAll(b.registry, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{
+		os.Chown(filepath.Join(outside, theirs), 1234, 0),
+		os.Rename(filepath.Join(outside, theirs), in(theirs)),
+		os.Symlink(filepath.Join(outside, link), in(link)),
+		os.WriteFile(in(file), nil, 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	log.await(t, in(link)+": a symbolic link, want the socket itself: have the program make it at this path")
+	log.await(t, in(theirs)+": a socket of user 1234, want one of root or of the agent's user 0: run the program as one "+
+		"of them, or chown the socket")
+	log.await(t, "it is not a socket, want the socket by which a plugin registers: remove the file if it was put there "+
+		`by mistake" path=`+in(file))
+	good := b.start(b.registry, csidriver.Answers{Name: "good"})
+	expect(t, b.calls, "register good")
+	expect(t, good.Told, "")
+	if err := errors.Join(os.Chown(in(theirs), 0, 0), os.Remove(in(file))); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, b.calls, "register theirs") // after its back-off
+	b.start(b.registry, csidriver.Answers{Name: "file"})
+	expect(t, b.calls, "register file")
+	if err := os.Rename(filepath.Join(outside, link), in(link)); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, b.calls, "register link")
+	if n := log.count("not a socket, want"); n != 1 {
+		t.Errorf("the file is logged %d times", n)
+	}
+}
+
+// logged keeps what is logged.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+func (l *logged) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), text)
+}
+
+// await waits until a text is logged.
+func (l *logged) await(t *testing.T, text string) {
+	t.Helper()
+	for range 1000 {
+		if l.count(text) > 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("not logged within 10 s: %s", text)
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -290,6 +291,7 @@ func (w *worker) afterStart(
 		return containerFailed(podlife.ReasonRunContainerError, fmt.Errorf(text, id))
 	}
 	w.r.event(pod, c.Name, corev1.EventTypeNormal, "Started", "Container started")
+	w.r.note(pod, journal.Started, &journal.Start{Container: c.Name, Run: int(a.Attempt) + 1, ID: id})
 	w.r.Metrics.StartedContainers.WithLabelValues(containerType(pod, c.Name)).Inc()
 	w.r.logs().Link(pod.Namespace, pod.Name, c.Name, id, log)
 	if unread != nil {

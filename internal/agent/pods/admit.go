@@ -10,6 +10,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/allocation"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -37,6 +38,9 @@ func (w *worker) admit(ctx context.Context) {
 		if translate.ContainerNamed(pod, c.Name) != nil && !isInit(pod, c.Name) {
 			w.r.Assignments.Finish(string(w.e.UID())) // an earlier agent started it
 		}
+	}
+	if w.judged.Basis != nil { // else an earlier agent admitted it
+		w.noteVerdict(pod, journal.Admits, "", "")
 	}
 	w.e.Admit(pod, w.view.Note)
 }
@@ -82,6 +86,9 @@ func (w *worker) judge(asked *corev1.Pod) (rejected *Rejection, anew bool) {
 	}
 	others := w.r.counted(w.e)
 	rejected = w.r.Admission.Admit(asked, others)
+	if w.r.Judged != nil {
+		w.judged = w.r.Judged()
+	}
 	if rejected != nil && rejected.Preempts {
 		w.preempt(asked, others)
 	}

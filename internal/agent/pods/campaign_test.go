@@ -59,7 +59,7 @@ func histories(t *testing.T) int {
 // once for each attempt; a status never goes back; conditions of other writers are not written; what is reported as
 // allocated, and what is set, was allocated; and in the end everything allocated is set.
 //
-// make test-unit plays 10,000 histories without the race detector, with which each takes ten times as long, and a few
+// make test-unit plays 3,000 histories without the race detector, with which each takes ten times as long, and a few
 // with it; make campaign-pods plays any number. A history is determined by its seed, except for the order of goroutines
 // that become ready at the same instant.
 func TestHistories(t *testing.T) {

@@ -29,6 +29,7 @@ func (w *worker) failed(pod *corev1.Pod, a podlife.Action, err error) {
 		return // not a failure: volumes of CSI drivers are mounted and unmounted in the background
 	}
 	w.countFailure(pod, a, reason)
+	w.noteFailure(pod, a, reason, err)
 	w.log().Warn("action failed", "action", a.Kind.String(), "container", a.Container, "reason", reason, "err", err)
 	if pod != nil && known != nil && known.event != "" {
 		target := translate.ContainerReference(pod, a.Container)

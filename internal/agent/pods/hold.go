@@ -13,6 +13,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/devicemanager"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/podfields"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
@@ -105,6 +106,7 @@ func (w *worker) able(pod *corev1.Pod, ready bool) bool {
 	known := w.e.SetHold(hold, message)
 	if !known && !shownBefore(w.e.Image(), reason, message) {
 		w.r.Recorder.Event(pod, corev1.EventTypeWarning, reason, message)
+		w.noteVerdict(pod, journal.Holds, reason, message)
 		w.log().Warn("pod asks for what this agent cannot do", "why", why, "runs", ready)
 	}
 	return ready
@@ -191,6 +193,7 @@ func (w *worker) hold(pod *corev1.Pod, wait waiting) {
 	}, wait.why)
 	if !known {
 		w.r.Recorder.Event(pod, corev1.EventTypeWarning, wait.reason, message)
+		w.noteVerdict(pod, journal.Holds, wait.reason, message)
 		w.log().Warn("pod waits", "reason", wait.reason, "why", wait.why+wait.detail, "until", wait.until)
 	}
 }
@@ -211,6 +214,7 @@ func (w *worker) reject(pod *corev1.Pod, rejected Rejection) {
 		Message:  "Pod was rejected: " + rejected.Message, // as in the kubelet, only the status has the prefix
 	})
 	w.r.Recorder.Event(pod, corev1.EventTypeWarning, rejected.Reason, rejected.Message)
+	w.noteVerdict(pod, journal.Rejects, rejected.Reason, rejected.Message)
 	w.r.Metrics.AdmissionRejections.WithLabelValues(rejected.Reason).Inc()
 	w.log().Warn("pod rejected", "reason", rejected.Reason, "message", rejected.Message)
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
@@ -189,6 +190,11 @@ type Options struct {
 
 	CSIVolumes      bool // CSI drivers are registered and called
 	PodCertificates bool // the agent requests certificates for pods: the feature gate is on
+	// Journal gets what is decided about pods. Nil: nobody.
+	Journal *journal.Log
+	// Judged returns what the last call of Admission.Admit decided from, for the Journal. It is called like Admit, for one
+	// pod at a time. Optional.
+	Judged func() journal.Judged
 	// Evicted returns whether an earlier agent evicted a pod, and how. Optional.
 	Evicted func(types.UID) (Eviction, bool)
 }

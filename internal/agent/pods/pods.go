@@ -80,6 +80,7 @@ func newRunner(o Options, exits podview.Exits, kernelLog string) *Runner {
 	r.static = newStatic(r, nil)
 	r.handlers = runtimehandler.New(r.Client)
 	r.oom = oomwatch.New(r.Node, kernelLog, oomPods{r}, r.Recorder)
+	r.oom.Noted = r.noteKill
 	r.Metrics.Registry.MustRegister(resizeCounts{r}, podCounts{r})
 	return r
 }

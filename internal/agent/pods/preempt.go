@@ -45,6 +45,7 @@ func (w *worker) preemptOne(uid types.UID, critical *corev1.Pod, resource string
 	w.r.resync(e)
 	w.r.Metrics.Preemptions.WithLabelValues(resource).Inc()
 	if victim := e.Object(); victim != nil {
+		w.r.notePreemption(victim, critical, resource)
 		w.r.Recorder.Event(victim, corev1.EventTypeWarning, admission.ReasonPreempting, admission.MessagePreempting)
 	}
 	w.r.log(e).Warn("pod ends to make room for a critical one", "for", critical.Namespace+"/"+critical.Name, "lacks",

@@ -59,13 +59,18 @@ func (w *worker) publish(pod *corev1.Pod, o podlife.Observation, d podlife.Decis
 	for _, event := range podstatus.Events(pod, last, status) {
 		r.event(pod, event.Container, event.Kind, event.Reason, event.Text)
 	}
-	r.countEnds(last, status)
+	for _, end := range r.countEnds(last, status) {
+		w.noteEnd(pod, &end)
+	}
 	r.report.Enqueue(e.Report())
 }
 
-// countEnds counts the containers that have ended according to a status and not according to the previous one.
-func (r *Runner) countEnds(before, after corev1.PodStatus) {
-	for _, end := range podstatus.Ends(before, after) {
+// countEnds counts and returns the containers that have ended according to a status and not according to the previous
+// one.
+func (r *Runner) countEnds(before, after corev1.PodStatus) []podstatus.End {
+	ends := podstatus.Ends(before, after)
+	for _, end := range ends {
 		r.Metrics.TerminatedContainers.WithLabelValues(end.Kind, strconv.Itoa(int(end.Code)), end.Reason).Inc()
 	}
+	return ends
 }

@@ -257,6 +257,7 @@ func (w *worker) performGroup(
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	kind := group[0].Kind
+	w.noteStops(pod, group)
 	starts := kind == podlife.CreateSandbox || kind == podlife.StartContainer
 	waits := starts || kind == podlife.StopContainer || kind == podlife.Resize
 	if waits && !w.e.Arm(known, cancel) { // a stop order must not wait for these actions

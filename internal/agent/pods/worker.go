@@ -14,6 +14,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podview"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/resize"
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
 )
 
 // worker is the part of a pod's state that belongs to the pod's goroutine alone. The entry keeps it while there is
@@ -32,6 +33,12 @@ type worker struct {
 	roomBy time.Time // when the pods that end to make room for it should be gone; zero: none ends for it
 
 	measured measured // for metrics
+
+	// For the journal: what the last verdict was decided from, the failure that was recorded last, and the stops that were
+	// recorded, by container ID and why.
+	judged  journal.Judged
+	failure string
+	stops   map[string]bool
 
 	unread     string    // the error of the last Event that the runtime could not be read; empty: it was read since
 	unreadSaid time.Time // when that Event was recorded

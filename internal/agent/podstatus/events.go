@@ -94,6 +94,10 @@ type End struct {
 	Kind   string // InitContainer, Container or EphemeralContainer
 	Code   int32  // exit code
 	Reason string
+	// Of is the status of the container, State what it says about the end, and Run which run ended; 1 is the first.
+	Of    *corev1.ContainerStatus
+	State *corev1.ContainerStateTerminated
+	Run   int
 }
 
 // Ends returns the ends of containers that a status shows and the previous status does not.
@@ -113,7 +117,18 @@ func Ends(before, after corev1.PodStatus) (ends []End) {
 		for i := range list {
 			end := cmp.Or(list[i].State.Terminated, list[i].LastTerminationState.Terminated)
 			if end != nil && !known[end.ContainerID] {
-				ends = append(ends, End{Kind: kinds[k], Code: end.ExitCode, Reason: end.Reason})
+				run := int(list[i].RestartCount)
+				if list[i].State.Running == nil { // the next run has not begun
+					run++
+				}
+				ends = append(ends, End{
+					Kind:   kinds[k],
+					Code:   end.ExitCode,
+					Reason: end.Reason,
+					Of:     &list[i],
+					State:  end,
+					Run:    run,
+				})
 			}
 		}
 	}

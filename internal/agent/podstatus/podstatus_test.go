@@ -193,9 +193,15 @@ func TestEnds(t *testing.T) {
 		got = append(got, Ends(story[i-1], story[i])...)
 	}
 	got = append(got, Ends(corev1.PodStatus{}, corev1.PodStatus{InitContainerStatuses: story[1].ContainerStatuses})...)
+	for i := range got {
+		if got[i].Of.Name != "zeta" || got[i].State.ExitCode != got[i].Code {
+			t.Errorf("the end of another container: %+v", got[i])
+		}
+		got[i].Of, got[i].State = nil, nil
+	}
 	want := []End{
-		{Kind: "container", Code: 139, Reason: "Error"}, {Kind: "container", Code: 139, Reason: "Error"},
-		{Kind: "container", Code: 1, Reason: "Error"}, {Kind: "init_container", Code: 139, Reason: "Error"},
+		{Kind: "container", Code: 139, Reason: "Error", Run: 1}, {Kind: "container", Code: 139, Reason: "Error", Run: 1},
+		{Kind: "container", Code: 1, Reason: "Error", Run: 1}, {Kind: "init_container", Code: 139, Reason: "Error", Run: 1},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)

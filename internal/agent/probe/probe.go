@@ -42,13 +42,24 @@ type Runtime interface {
 		opts ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error)
 }
 
-// Options are what a Prober needs; all fields except Registry are required.
+// Options are what a Prober needs; all fields except Registry and Turned are required.
 type Options struct {
 	Runtime  Runtime
 	Recorder record.EventRecorder
 	// called when a verdict of this pod changed, from any goroutine, never from within Track
 	Changed  func(types.UID)
+	Turned   func(Turn)           // called when a probe changed the verdict, from any goroutine; nil: nobody asks
 	Registry *prometheus.Registry // served at /metrics/probes; nil: nothing is counted
+}
+
+// Turn is a change of the verdict about a container.
+type Turn struct {
+	Pod       *corev1.Pod
+	Container string
+	Probe     string // Startup, Readiness or Liveness
+	Failed    bool
+	Times     int    // in a row: the threshold that was reached
+	Output    string // of the last failure
 }
 
 // Container is one run of a container.

@@ -126,8 +126,29 @@ func (p *Prober) ask(ctx context.Context, q question) {
 	changed := !q.run.gone && p.step(q.run, probe.Answer{Kind: q.begin.Kind, Outcome: a.outcome})
 	p.mu.Unlock()
 	if changed {
+		p.turned(&q, a)
 		p.Changed(q.pod.UID)
 	}
+}
+
+// turned tells Options.Turned that an answer changed the verdict.
+func (p *Prober) turned(q *question, a answer) {
+	if p.Turned == nil {
+		return
+	}
+	spec := q.spec()
+	t := Turn{
+		Pod:       q.pod,
+		Container: q.container.Name,
+		Probe:     q.begin.Kind.String(),
+		Failed:    a.outcome == probe.Failure,
+		Times:     int(max(spec.SuccessThreshold, 1)),
+	}
+	if t.Failed {
+		t.Times = int(cmp.Or(spec.FailureThreshold, probe.FailuresDefault))
+		t.Output = strings.ToValidUTF8(a.output, "\uFFFD")
+	}
+	p.Turned(t)
 }
 
 // record counts a probe and records its Event, in the kubelet's words.

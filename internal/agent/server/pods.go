@@ -16,6 +16,7 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/cri"
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/translate"
 )
 
@@ -51,19 +52,13 @@ func writePods(w http.ResponseWriter, pods []*corev1.Pod) {
 	_, _ = buf.WriteTo(w) // an error means that the client is gone
 }
 
-// journal answers with the node's decisions about pods, oldest first; ?namespace= and ?name= select.
+// journal answers with the node's decisions about pods, oldest first.
 func (s *Server) journal(w http.ResponseWriter, r *http.Request) {
 	if s.o.Journal == nil {
 		http.Error(w, "this node has no journal", http.StatusNotFound)
 		return
 	}
-	found, err := s.o.Journal(r.FormValue("namespace"), r.FormValue("name"))
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(found) // an error means that the client is gone
+	journal.Handler(s.o.Journal).ServeHTTP(w, r)
 }
 
 // runningPods answers with the pods that have running containers in the runtime, which may differ from those that

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/authn"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/serving"
 )
@@ -33,7 +34,7 @@ func (s *Server) routes() (http.Handler, error) {
 	answer("GET /pods", s.pods)
 	answer("GET /pods/{$}", s.pods)
 	both(answer, "/stats/summary", s.summary)
-	answer("GET /journal", s.journal)
+	answer("GET "+journal.Path, s.journal)
 	if err := s.metricRoutes(mux); err != nil {
 		return nil, err
 	}

@@ -152,8 +152,8 @@ type Options struct {
 	// Descriptors is how many files the process may have open; zero: RLIMIT_NOFILE. The server leaves half of them to
 	// others.
 	Descriptors uint64
-	// Journal returns the node's decisions about pods of that namespace and name; empty strings match any. Optional.
-	Journal func(namespace, name string) ([]journal.Record, error)
+	// Journal returns the node's decisions. Optional.
+	Journal func(journal.Query) (journal.Answer, error)
 }
 
 // Server answers requests about one node.
@@ -180,6 +180,9 @@ func New(o Options) (*Server, error) {
 		AlwaysAllow: c.Authorization.Mode == kubeletconfigv1beta1.KubeletAuthorizationModeAlwaysAllow,
 		AllowTTL:    c.Authorization.Webhook.CacheAuthorizedTTL.Duration,
 		DenyTTL:     c.Authorization.Webhook.CacheUnauthorizedTTL.Duration,
+		Resources: map[string]authn.Resource{
+			journal.Path: {Group: journal.Group, Resource: journal.Resource, Name: o.NodeName},
+		},
 	})
 	if err != nil {
 		return nil, err

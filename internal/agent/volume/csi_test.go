@@ -55,6 +55,14 @@ func newCSIRigOf(t *testing.T, driver string) *csiRig {
 		if err := mount.UnmountBelow(r.root); err != nil {
 			t.Error(err)
 		}
+		// The calls that a test did not wait for have been cut off, and remove their directories meanwhile.
+		err := os.RemoveAll(filepath.Join(r.root, "plugins"))
+		for begun := time.Now(); err != nil && time.Since(begun) < 10*time.Second; time.Sleep(time.Millisecond) {
+			err = os.RemoveAll(filepath.Join(r.root, "plugins"))
+		}
+		if err != nil {
+			t.Error(err)
+		}
 	})
 	var err error
 	r.driver, err = csidriver.Start(dir, dir, csidriver.Answers{Name: driver})
@@ -328,6 +336,24 @@ func TestCSIBlock(t *testing.T) {
 	if want := "volume raw has volumeMode Filesystem, but is specified in volumeDevices"; err == nil ||
 		!strings.Contains(err.Error(), want) {
 		t.Errorf("as a device: %v, want %q", err, want)
+	}
+	// Another pod's volume of the driver is not disturbed, and the pod starts once its claim's mode is the container's.
+	r.bind("other", corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+		Driver: "d.example.com", VolumeHandle: "v2",
+	}})
+	other := podWith("u2", claimVolume("data", "other"))
+	other.Namespace = "default"
+	if err := r.again(func() error { return r.SetUp(t.Context(), other) }); err != nil {
+		t.Error(err)
+	}
+	v.Spec.VolumeMode = &mode
+	if err := r.again(func() error { return r.SetUp(t.Context(), pod) }); err != nil {
+		t.Error(err)
+	}
+	for _, p := range []*corev1.Pod{pod, other} {
+		if err := r.again(func() error { return r.TearDown(t.Context(), p.UID) }); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

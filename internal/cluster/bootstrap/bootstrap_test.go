@@ -171,6 +171,33 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestDiscoverDoesNotWait: a server that accepts connections and says nothing, or not all, is given up.
+func TestDiscoverDoesNotWait(t *testing.T) {
+	release := make(chan struct{})
+	for name, say := range map[string]func(http.ResponseWriter){
+		"nothing": func(http.ResponseWriter) {},
+		"half": func(w http.ResponseWriter) {
+			_, _ = w.Write([]byte("{"))
+			w.(http.Flusher).Flush()
+		},
+	} {
+		server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			say(w)
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+		}))
+		seed := Seed{Server: server.URL, Token: tokenID + "." + tokenSecret, Within: 200 * time.Millisecond}
+		_, err := seed.Discover(t.Context(), time.Now())
+		if err == nil || !strings.Contains(err.Error(), "no answer within 200ms") {
+			t.Errorf("%s: %v", name, err)
+		}
+		server.Close()
+	}
+	close(release)
+}
+
 // TestDue: a certificate is requested exactly if the present one cannot be used.
 func TestDue(t *testing.T) {
 	a, another := newAuthority(t), newAuthority(t)

@@ -3,7 +3,6 @@ package bootstrap
 import (
 	"context"
 	"crypto"
-	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -15,27 +14,56 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
-	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/keyutil"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/kube/certrequest"
 )
 
-// An Identity is a certificate that a node requests from its cluster, with its key.
+// An Identity is a certificate that a machine requests from its cluster, with its key.
 type Identity struct {
 	Cert, Key string // paths of the files
+	User      string // a user that renews its certificate; empty: the node
 	Node      string // name of the node
 	Server    bool   // it is for the node's server; else for the node as a client
-	IP        net.IP // the server's address; not used for a client
+	IP        net.IP // the server's address, or that of a machine that claims; otherwise not used for a client
+	Claims    bool   // it is the node's first: no other machine may get one at the same time
 }
 
-func (i Identity) signer() (name string, usage certificatesv1.KeyUsage) {
-	if i.Server {
-		return certificatesv1.KubeletServingSignerName, certificatesv1.UsageServerAuth
+// kind is what kind of certificate it is.
+func (i Identity) kind() certrequest.Kind {
+	if i.User != "" {
+		return certrequest.Kind{
+			What:     "certificate of user " + i.User,
+			Signer:   certificatesv1.KubeAPIServerClientSignerName,
+			Usage:    certificatesv1.UsageClientAuth,
+			Approval: "`plimsoll up` approves it while it runs on the server",
+		}
 	}
-	return certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.UsageClientAuth
+	if !i.Server {
+		kind := certrequest.Client
+		if i.Claims {
+			kind.Claim = &certrequest.Claim{Node: i.Node, Address: i.IP.String(), Now: time.Now()}
+		}
+		return kind
+	}
+	return certrequest.Kind{
+		What:     "certificate of the node's server",
+		Signer:   certificatesv1.KubeletServingSignerName,
+		Usage:    certificatesv1.UsageServerAuth,
+		Approval: "`plimsoll up` approves it while it runs on the server",
+	}
+}
+
+// subject is whom the certificate names.
+func (i Identity) subject() pkix.Name {
+	if i.User != "" {
+		return pkix.Name{CommonName: i.User}
+	}
+	return pkix.Name{CommonName: "system:node:" + i.Node, Organization: []string{"system:nodes"}}
 }
 
 // renewFraction says when a certificate is renewed: when less than 1/renewFraction of its life is left (chosen, as in
@@ -49,7 +77,7 @@ const ExpiresSoon = "it expires soon"
 // and the node and does not expire soon. expired is set if it has expired, so that it cannot be used to request another
 // one.
 func (i Identity) Due(authority *x509.Certificate, now time.Time) (why string, expired bool) {
-	c, err := i.read()
+	c, err := i.Read()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "there is none", false
@@ -57,7 +85,7 @@ func (i Identity) Due(authority *x509.Certificate, now time.Time) (why string, e
 		return err.Error(), false
 	case c.CheckSignatureFrom(authority) != nil:
 		return "another authority signed it", false
-	case c.Subject.CommonName != "system:node:"+i.Node:
+	case c.Subject.CommonName != i.subject().CommonName:
 		return "it is of " + c.Subject.CommonName, false
 	case i.Server && (len(c.IPAddresses) != 1 || !c.IPAddresses[0].Equal(i.IP)):
 		return "it is for another address", false
@@ -69,8 +97,8 @@ func (i Identity) Due(authority *x509.Certificate, now time.Time) (why string, e
 	return "", false
 }
 
-// read returns the certificate. It is an error if the key is missing or belongs to another certificate.
-func (i Identity) read() (*x509.Certificate, error) {
+// Read returns the certificate. It is an error if the key is missing or belongs to another certificate.
+func (i Identity) Read() (*x509.Certificate, error) {
 	text, err := os.ReadFile(i.Cert)
 	if err != nil {
 		return nil, err
@@ -122,79 +150,48 @@ func (i Identity) ensureKey() (crypto.Signer, error) {
 
 // Request gets the certificate from the cluster: it makes a request, waits until someone has approved and signed it,
 // and writes the certificate.
-func (i Identity) Request(ctx context.Context, c *kube.Client) error {
-	signer, usage := i.signer()
-	if err := i.request(ctx, c, signer, usage); err != nil {
-		return fmt.Errorf("request a certificate of node %s from %s: %w", i.Node, signer, err)
+func (i Identity) Request(ctx context.Context, c certrequest.API) error {
+	if err := i.request(ctx, c); err != nil {
+		return fmt.Errorf("request the %s of node %s: %w", i.kind().What, i.Node, err)
 	}
 	return nil
 }
 
-func (i Identity) request(ctx context.Context, c *kube.Client, signer string, usage certificatesv1.KeyUsage) error {
+func (i Identity) request(ctx context.Context, c certrequest.API) error {
 	key, err := i.ensureKey()
 	if err != nil {
 		return err
 	}
-	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + i.Node,
-		Organization: []string{"system:nodes"}}}
+	template := &x509.CertificateRequest{Subject: i.subject()}
 	if i.Server {
 		template.DNSNames, template.IPAddresses = []string{i.Node}, []net.IP{i.IP}
 	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
+	renews := "" // the key stays, so that no reader sees it with another certificate: see package pki
+	if c, err := i.Read(); err == nil {
+		renews = c.SerialNumber.String()
+	}
+	chain, err := i.kind().Request(ctx, c, key, template, renews)
 	if err != nil {
 		return err
 	}
-	r := &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
-		Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
-			SignerName: signer,
-			Usages:     []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, usage},
-		},
-	}
-	if err := c.Create(ctx, kube.CertificateRequests, "", "", r, r); err != nil {
-		return err
-	}
-	if err := await(ctx, c, r); err != nil {
-		return fmt.Errorf("CertificateSigningRequest %s: %w", r.Name, err)
-	}
-	_, err = durable.WriteIfChanged(i.Cert, r.Status.Certificate)
+	_, err = durable.WriteIfChanged(i.Cert, chain)
 	return err
 }
 
-// pollPeriod is how often a request is read until it has its certificate. Chosen: kube-controller-manager needs some 50
-// ms.
-const pollPeriod = 100 * time.Millisecond
-
-// await waits until a request has its certificate.
-func await(ctx context.Context, c *kube.Client, r *certificatesv1.CertificateSigningRequest) error {
-	tick := time.NewTicker(pollPeriod)
-	defer tick.Stop()
-	var last error
-	for {
-		if last = c.Get(ctx, kube.CertificateRequests, "", r.Name, r); last == nil {
-			if len(r.Status.Certificate) > 0 {
-				return nil
-			}
-			approved := false
-			for _, condition := range r.Status.Conditions {
-				switch condition.Type {
-				case certificatesv1.CertificateDenied, certificatesv1.CertificateFailed:
-					return fmt.Errorf("%s: %s", condition.Type, condition.Message)
-				case certificatesv1.CertificateApproved:
-					approved = condition.Status == corev1.ConditionTrue
-				}
-			}
-			last = fmt.Errorf("nobody has approved it: `plimsoll up` does so on the server while it runs; or "+
-				"run kubectl certificate approve %s there", r.Name)
-			if approved {
-				last = errors.New("it is approved and not signed yet: does kube-controller-manager run on the server?")
-			}
+// FreeName deletes the requests that keep machines from joining with the name of a node that was removed.
+func FreeName(ctx context.Context, c *kube.Client, node string) error {
+	list := &certificatesv1.CertificateSigningRequestList{}
+	if err := c.List(ctx, kube.CertificateRequests, "", metav1.ListOptions{}, list); err != nil {
+		return err
+	}
+	for i := range list.Items {
+		if !certrequest.ClaimOf(&list.Items[i], node) {
+			continue
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", context.Cause(ctx), last)
-		case <-tick.C:
+		err := c.Delete(ctx, kube.CertificateRequests, "", list.Items[i].Name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
 		}
 	}
+	return nil
 }

@@ -73,8 +73,13 @@ func ParseServer(text string) (string, error) {
 type Seed struct {
 	Server string // https://HOST:PORT
 	Token  string
-	Hash   string // of the authority
+	Hash   string        // of the authority
+	Within time.Duration // bounds the wait for the server; 0: discoverWithin
 }
+
+// discoverWithin bounds the wait for a server's answer (chosen: it takes some 20 ms, and on a server that has just
+// started and is busy, seconds).
+const discoverWithin = 20 * time.Second
 
 // Discover asks the server for the authority of its cluster, in PEM form, and checks the answer: it must be signed with
 // the token, and the authority must have the hash. now is this machine's time.
@@ -83,7 +88,17 @@ func (s Seed) Discover(ctx context.Context, now time.Time) (authority []byte, er
 	if err != nil {
 		return nil, err
 	}
-	info, err := s.readInfo(ctx, now)
+	within := s.Within
+	if within == 0 {
+		within = discoverWithin
+	}
+	bounded, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	info, err := s.readInfo(bounded, now)
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("ask %s for its cluster: no answer within %s: %w: is it busy, or cut off? run this again",
+			s.Server, within, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("ask %s for its cluster: %w", s.Server, err)
 	}

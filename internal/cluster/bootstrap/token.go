@@ -6,8 +6,8 @@
 // A bootstrap token is a Secret with an id and a secret part. Until it expires, it authenticates its bearer as a member
 // of Group. kube-controller-manager also signs the ConfigMap cluster-info with it, which anyone may read. So a machine
 // that has the token and a hash of the authority's key can verify the answer of an unknown server (Discover). From then
-// on it verifies the server's certificate. With the token it requests its first certificate (Identity); later requests
-// are made with that certificate.
+// on it verifies the server's certificate. With the token it requests its first certificate (Identity), in the same way
+// as the agent's TLS bootstrap (kube/certrequest); later requests are made with that certificate.
 //
 // # Invariants
 //

@@ -20,8 +20,7 @@ var spinner = []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "
 
 // For returns a sink for f: Terminal if f is a terminal with control codes, else Plain.
 func For(f *os.File) Sink {
-	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil || os.Getenv("TERM") == "dumb" ||
-		os.Getenv("TERM") == "" {
+	if !IsTerminal(f) {
 		return Plain(f)
 	}
 	return Terminal(f, func() int {
@@ -31,6 +30,12 @@ func For(f *os.File) Sink {
 		}
 		return int(size.Col)
 	}, os.Getenv("NO_COLOR") == "")
+}
+
+// IsTerminal reports whether f is a terminal with control codes.
+func IsTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil && os.Getenv("TERM") != "dumb" && os.Getenv("TERM") != ""
 }
 
 // Terminal returns a sink that shows the running steps in one line that it rewrites, shortened to the width of the

@@ -57,6 +57,7 @@ var (
 	ErrBusy     = errors.New("another operation on it is in progress")
 	ErrNotFound = errors.New("there is none")
 	ErrOther    = errors.New("it belongs to another node")
+	ErrFull     = errors.New("blocks or inodes are used up")
 )
 
 // Names in the directory.
@@ -393,6 +394,14 @@ func used(content string, e Entry) (unit.Bytes, error) {
 		return 0, &os.PathError{Op: "stat", Path: content, Err: err}
 	}
 	return unit.Bytes(st.Blocks) * statBlock, nil
+}
+
+// full adds ErrFull to an error of a full file system, and what to do.
+func (s *Store) full(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return fmt.Errorf("%w: %w: free some in the file system of %s", err, ErrFull, s.dir)
+	}
+	return err
 }
 
 // statBlock is the unit of st_blocks (stat(2)).

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -100,7 +101,7 @@ func (s *Store) make(entry Entry, from *Entry) error {
 		return err
 	}
 	if err := os.Mkdir(workshop, 0o700); err != nil {
-		return err
+		return s.full(err)
 	}
 	err := s.fill(workshop, entry, from)
 	if err == nil {
@@ -113,7 +114,7 @@ func (s *Store) make(entry Entry, from *Entry) error {
 		err = durable.Move(workshop, s.home(entry.ID))
 	}
 	if err != nil {
-		return errors.Join(err, discard(workshop))
+		return errors.Join(s.full(err), discard(workshop))
 	}
 	return nil
 }
@@ -182,16 +183,22 @@ func formats() []string {
 }
 
 // run runs a program that ends with this process. The kernel kills it when the thread that started it ends, so the
-// thread is locked meanwhile.
+// thread is locked meanwhile. The error of a program that says so is ENOSPC.
 func run(name string, args ...string) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd := exec.Command(name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(string(out)))
+	cmd.Env = append(os.Environ(), "LC_ALL=C") // in the kernel's words, for the next lines
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		return nil
 	}
-	return nil
+	err = fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(string(out)))
+	if bytes.Contains(bytes.ToLower(out), []byte(unix.ENOSPC.Error())) {
+		err = fmt.Errorf("%w: %w", err, unix.ENOSPC)
+	}
+	return err
 }
 
 // checkRepaired is the code with which e2fsck ends when it has corrected errors (e2fsck(8)).
@@ -285,11 +292,11 @@ func (s *Store) Expand(id string, required, limit unit.Bytes) (Entry, error) {
 	content := s.Content(v)
 	if v.Backing == localvolume.Image {
 		if err := growFile(content, int64(v.Size)); err != nil {
-			return Entry{}, fmt.Errorf("expand volume %s: %w", id, err)
+			return Entry{}, fmt.Errorf("expand volume %s: %w", id, s.full(err))
 		}
 	}
 	if err := writeRecord(s.home(id), v); err != nil {
-		return Entry{}, fmt.Errorf("expand volume %s: %w", id, err)
+		return Entry{}, fmt.Errorf("expand volume %s: %w", id, s.full(err))
 	}
 	s.mu.Lock()
 	s.volumes[id] = v

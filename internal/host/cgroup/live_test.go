@@ -170,3 +170,44 @@ func benchGroup(b *testing.B) (*Tree, string) {
 	b.Cleanup(func() { _ = tree.Remove(group) })
 	return tree, group
 }
+
+// TestLiveMove moves a process into a group and out of it again.
+func TestLiveMove(t *testing.T) {
+	tree, root := enterLive(t)
+	one, other := root+"/one", root+"/other"
+	for _, group := range []string{one, other} {
+		if err := tree.Create(group); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := cmd.Process.Pid
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	in := func(group string) bool {
+		t.Helper()
+		has, err := tree.Has(group, pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return has
+	}
+	if in(one) || in(root+"/missing") {
+		t.Error("a process is in a group that it was not moved into")
+	}
+	for i, group := range []string{one, other, other} {
+		if err := tree.Move(group, pid); err != nil || in(one) != (i == 0) || in(other) != (i > 0) {
+			t.Errorf("move %d: %v; in one: %v, in the other: %v", i, err, in(one), in(other))
+		}
+	}
+	for _, bad := range []string{"/", "one", root + "/missing"} {
+		if err := tree.Move(bad, pid); err == nil || !in(other) {
+			t.Errorf("moved into %s", bad)
+		}
+	}
+}

@@ -123,6 +123,36 @@ func Attached(except string) ([]netip.Prefix, error) {
 	return all, nil
 }
 
+// An Overlap is a network interface with an address in a network that is meant for something else.
+type Overlap struct {
+	Link    string
+	Address netip.Prefix // the interface's, with the length of its network
+}
+
+// Overlapping returns the first interface whose network overlaps another network, leaving one interface out; nil: none.
+// Unlike in Attached, the loopback interface counts.
+func Overlapping(network netip.Prefix, except string) (*Overlap, error) {
+	links, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("list network interfaces: %w", err)
+	}
+	for _, l := range links {
+		if l.Name == except {
+			continue
+		}
+		addresses, err := l.Addrs()
+		if err != nil {
+			continue // the interface was deleted meanwhile
+		}
+		for _, a := range addresses {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && network.Overlaps(p.Masked()) {
+				return &Overlap{Link: l.Name, Address: p}, nil
+			}
+		}
+	}
+	return nil, nil
+}
+
 // CreateBridge creates a bridge, if it is missing.
 func CreateBridge(name string) error {
 	err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}})

@@ -108,6 +108,32 @@ func TestBridge(t *testing.T) {
 	})
 }
 
+// TestOverlapping: an interface is found by any overlap of its network, except the one that is left out.
+func TestOverlapping(t *testing.T) {
+	apart(t, func() {
+		must(t, SetUp("lo"))
+		must(t, EnsureBridge("b0", netip.MustParsePrefix("192.168.7.1/24")))
+		for network, want := range map[string]string{
+			"192.168.0.0/16": "b0 192.168.7.1/24",
+			"192.168.7.8/30": "b0 192.168.7.1/24",
+			"127.0.0.0/16":   "lo 127.0.0.1/8",
+			"192.168.8.0/24": "",
+		} {
+			got := ""
+			o, err := Overlapping(netip.MustParsePrefix(network), "")
+			if o != nil {
+				got = o.Link + " " + o.Address.String()
+			}
+			if err != nil || got != want {
+				t.Errorf("%s overlaps %q, %v, want %q", network, got, err, want)
+			}
+		}
+		if o, err := Overlapping(netip.MustParsePrefix("192.168.7.0/24"), "b0"); o != nil || err != nil {
+			t.Errorf("an interface that is left out: %v, %v", o, err)
+		}
+	})
+}
+
 // TestStart: a program runs in the named namespace, and the process that starts it stays in its own.
 func TestStart(t *testing.T) {
 	if os.Geteuid() != 0 {

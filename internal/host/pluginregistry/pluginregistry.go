@@ -11,7 +11,8 @@
 //   - A socket that was removed and made again is another Socket, even if both happened before the directory was read
 //     again.
 //   - A symbolic link is listed, so that its plugin can be refused by name, and never followed.
-//   - Files whose names begin with a dot are ignored, as in the kubelet.
+//   - Files whose names begin with a dot are ignored, as in the kubelet. Other files that are no sockets are passed on
+//     apart from the sockets, so that they can be reported.
 //   - Answers have a bounded size; every call ends with its context.
 //
 // The package decides nothing (core/registration does), and the registered services are called by others (host/csi,
@@ -53,9 +54,10 @@ type watch struct {
 	lost    uint64            // how often the kernel dropped events
 }
 
-// Watch creates the directory if it does not exist. It calls changed with the sockets in it, at the start and whenever
-// they may have changed, until ctx ends or the directory cannot be watched any more.
-func Watch(ctx context.Context, dir string, changed func([]registration.Socket)) error {
+// Watch creates the directory if it does not exist. It calls changed with the sockets in it and the paths of files that
+// are none, at the start and whenever they may have changed, until ctx ends or the directory cannot be watched any
+// more.
+func Watch(ctx context.Context, dir string, changed func(sockets []registration.Socket, others []string)) error {
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return fmt.Errorf("watch for plugins: %w", err)
 	}
@@ -66,11 +68,11 @@ func Watch(ctx context.Context, dir string, changed func([]registration.Socket))
 	defer func() { _ = watcher.Close() }() // nothing to lose
 	w := &watch{dir: dir, watcher: watcher, made: map[string]uint64{}}
 	for {
-		sockets, err := w.list()
+		sockets, others, err := w.list()
 		if err != nil {
 			return fmt.Errorf("watch for plugins: %w", err)
 		}
-		changed(sockets)
+		changed(sockets, others)
 		if err := w.wait(ctx); err != nil {
 			return err
 		}
@@ -103,10 +105,9 @@ func (w *watch) wait(ctx context.Context) error {
 	}
 }
 
-// list returns the sockets, and watches directories that are new.
-func (w *watch) list() ([]registration.Socket, error) {
-	var out []registration.Socket
-	err := filepath.WalkDir(w.dir, func(path string, d fs.DirEntry, err error) error {
+// list returns the sockets and the paths of files that are none, and watches directories that are new.
+func (w *watch) list() (sockets []registration.Socket, others []string, err error) {
+	err = filepath.WalkDir(w.dir, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil && path == w.dir:
 			return err
@@ -122,11 +123,13 @@ func (w *watch) list() ([]registration.Socket, error) {
 				return fmt.Errorf("%s: %w", path, err)
 			}
 		case d.Type()&(fs.ModeSocket|fs.ModeSymlink) != 0:
-			out = append(out, registration.Socket{Path: path, Made: w.made[path] + w.lost})
+			sockets = append(sockets, registration.Socket{Path: path, Made: w.made[path] + w.lost})
+		default:
+			others = append(others, path)
 		}
 		return nil
 	})
-	return out, err
+	return sockets, others, err
 }
 
 // connect calls do with a connection to the plugin at path.

@@ -41,12 +41,13 @@ func check(fd int) error {
 	switch stat.Mode & unix.S_IFMT {
 	case unix.S_IFSOCK:
 	case unix.S_IFLNK:
-		return errors.New("a symbolic link, want the socket itself")
+		return errors.New("a symbolic link, want the socket itself: have the program make it at this path")
 	default:
 		return errors.New("not a socket")
 	}
 	if own := os.Geteuid(); stat.Uid != 0 && int(stat.Uid) != own {
-		return fmt.Errorf("a socket of user %d, want one of root or of the agent's user %d", stat.Uid, own)
+		return fmt.Errorf("a socket of user %d, want one of root or of the agent's user %d: "+
+			"run the program as one of them, or chown the socket", stat.Uid, own)
 	}
 	return nil
 }

@@ -39,8 +39,9 @@ func TestConnect(t *testing.T) {
 	}
 	for _, test := range []struct{ name, want string }{
 		{"own.sock", ""},
-		{"theirs.sock", "a socket of user 1234, want one of root or of the agent's user 0"},
-		{"link.sock", "a symbolic link, want the socket itself"},
+		{"theirs.sock", "a socket of user 1234, want one of root or of the agent's user 0: run the program as one of " +
+			"them, or chown the socket"},
+		{"link.sock", "a symbolic link, want the socket itself: have the program make it at this path"},
 		{"file", "not a socket"},
 		{"none", "no such file or directory"},
 		{"stale.sock", "connect: connection refused"},

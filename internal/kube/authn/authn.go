@@ -8,7 +8,8 @@
 // Authorization: the API server's SubjectAccessReview on the resource nodes/<this node>, with the subresources and
 // verbs that the kubelet uses, so that existing RBAC rules mean the same here. There is one exception: a request that
 // runs code in a container, or communicates with it, needs `create` whatever the method (VerbOf). A server that does
-// not belong to a node is authorized by path, as upstream's controllers and scheduler are. With authorization mode
+// not belong to a node is authorized by path, as upstream's controllers and scheduler are. Some paths have a resource
+// of their own instead (Options.Resources), so that a role can allow one of them alone. With authorization mode
 // AlwaysAllow every request is allowed.
 //
 // Answers are cached for the configured times. The caches are bounded. Their keys are keyed hashes, so that a memory
@@ -54,7 +55,10 @@ type Reviewer interface {
 
 // Options configure a Guard. The durations are those of KubeletConfiguration; zero means that no answer is cached.
 type Options struct {
-	NodeName     string   // the node of the server; empty: the server belongs to no node, and access is authorized by path
+	NodeName string // the node of the server; empty: the server belongs to no node, and access is authorized by path
+	// Resources has the paths for which access to a resource suffices, on a node's server. On other servers, it is
+	// required instead of access to the path.
+	Resources    map[string]Resource
 	API          Reviewer // nil: tokens are not accepted and Webhook authorization is an error
 	AccessAPI    Reviewer // for SubjectAccessReviews; nil: API
 	ClientCAFile string   // PEM bundle; empty: see ClientCAs

@@ -65,6 +65,12 @@ func (a *api) Create(ctx context.Context, k kube.Kind, _, _ string, obj, out run
 			return a.away
 		}
 		r := review.Spec.ResourceAttributes
+		if r.Group != "" {
+			question := fmt.Sprintf("%s %s %s.%s/%s", review.Spec.User, r.Verb, r.Resource, r.Group, r.Name)
+			a.asked = append(a.asked, question)
+			out.(*authorizationv1.SubjectAccessReview).Status.Allowed = a.allow[question]
+			return a.away
+		}
 		if r.Resource != "nodes" || r.Name != "n1" {
 			return fmt.Errorf("review of %s/%s", r.Resource, r.Name)
 		}
@@ -256,6 +262,43 @@ func TestPaths(t *testing.T) {
 		id, err := g.Admit(request("GET", path, nil, "Authorization", "Bearer good"))
 		if got := outcome(id, err); got != want {
 			t.Errorf("%s: %s (%v), want %s", path, got, err, want)
+		}
+	}
+}
+
+// TestResources: a path with a resource of its own needs that resource. On a node's server the subresource of the path
+// suffices, too, because that is what the API server has when it passes a request on.
+func TestResources(t *testing.T) {
+	a := &api{
+		tokens: map[string]authenticationv1.UserInfo{
+			"reader": {Username: "reader"}, "path": {Username: "path"}, "proxy": {Username: "proxy"}},
+		allow: map[string]bool{
+			"reader get journals.plimsoll.dev/n1": true, "path get /journal": true, "proxy get proxy": true},
+	}
+	const reader, path, proxy = "reader system:authenticated", "path system:authenticated", "proxy system:authenticated"
+	for node, want := range map[string]map[string]string{
+		"":   {"reader": reader, "path": "403", "proxy": "403"},
+		"n1": {"reader": reader, "path": "403", "proxy": proxy},
+	} {
+		g, err := New(Options{NodeName: node, API: a, Tokens: true, Resources: map[string]Resource{
+			"/journal": {Group: "plimsoll.dev", Resource: "journals", Name: "n1"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for who, want := range want {
+			id, err := g.Admit(request("GET", "/journal", nil, "Authorization", "Bearer "+who))
+			if got := outcome(id, err); got != want {
+				t.Errorf("node %q, %s: %s (%v), want %s", node, who, got, err, want)
+			}
+			if refusal := (*Refusal)(nil); errors.As(err, &refusal) &&
+				!strings.Contains(refusal.Text, "resource=journals.plimsoll.dev, name=n1") {
+				t.Errorf("the refusal does not say what is needed: %s", refusal.Text)
+			}
+		}
+		for _, other := range []string{"/journal/x", "/journalx", "/metrics"} {
+			if id, err := g.Admit(request("GET", other, nil, "Authorization", "Bearer reader")); err == nil {
+				t.Errorf("node %q: %s is allowed for %s", node, other, id.Name)
+			}
 		}
 	}
 }

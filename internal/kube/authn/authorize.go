@@ -42,7 +42,7 @@ func isBelow(path, prefix string) bool {
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// authorize returns nil if id may use any of the subresources of r's path.
+// authorize returns nil if id may use any of the targets of r's path.
 func (g *Guard) authorize(r *http.Request, id *Identity) error {
 	verb, ok := verbs[r.Method]
 	if g.o.NodeName != "" {
@@ -55,42 +55,73 @@ func (g *Guard) authorize(r *http.Request, id *Identity) error {
 	if g.o.AlwaysAllow {
 		return nil
 	}
-	subresources := g.targets(r.URL.Path)
+	targets := g.targets(r.URL.Path)
 	// Cached answers are checked first, so that a cached yes counts when another answer has expired and the API server
 	// does not answer.
-	for _, sub := range subresources {
-		if allowed, known := g.decisions.remembered(decisionKey(id, verb, sub)); known && allowed {
+	for _, t := range targets {
+		if allowed, known := g.decisions.remembered(decisionKey(id, verb, t)); known && allowed {
 			return nil
 		}
 	}
-	for _, sub := range subresources {
-		allowed, err := g.decisions.ask(r.Context(), decisionKey(id, verb, sub), func(ctx context.Context) (bool, error) {
-			return g.reviewAccess(ctx, id, verb, sub)
+	for _, t := range targets {
+		allowed, err := g.decisions.ask(r.Context(), decisionKey(id, verb, t), func(ctx context.Context) (bool, error) {
+			return g.reviewAccess(ctx, id, verb, t)
 		})
 		if err != nil {
-			return unavailable(fmt.Sprintf("subject access review (user=%s, verb=%s, %s)", id.Name, verb, g.describe(sub)), err)
+			return unavailable(fmt.Sprintf("subject access review (user=%s, verb=%s, %s)", id.Name, verb, describe(t)), err)
 		}
 		if allowed {
 			return nil
 		}
 	}
 	return &Refusal{http.StatusForbidden, fmt.Sprintf("Forbidden (user=%s, verb=%s, %s)", id.Name, verb,
-		g.describe(subresources...)), nil}
+		describe(targets...)), nil}
 }
 
-// targets returns the subresources of the node, or the path itself, of which one must be allowed for path.
-func (g *Guard) targets(path string) []string {
-	if g.o.NodeName == "" {
-		return []string{path}
-	}
-	return Subresources(path)
+// A Resource is an object on which access to a path is authorized. The API server need not serve it: RBAC rules may
+// name any resource.
+type Resource struct{ Group, Resource, Name string }
+
+// target is one thing that may be allowed: a resource, or else a subresource of the node, or else a path.
+type target struct {
+	resource    *Resource
+	subresource string
+	path        string
 }
 
-func (g *Guard) describe(targets ...string) string {
-	if g.o.NodeName == "" {
-		return fmt.Sprintf("path=%s", targets[0])
+// targets returns what is asked about for path. One of them must be allowed.
+func (g *Guard) targets(path string) (out []target) {
+	if r, has := g.o.Resources[path]; has {
+		out = append(out, target{resource: &r})
+		if g.o.NodeName == "" {
+			return out
+		}
 	}
-	return fmt.Sprintf("resource=nodes, subresource(s)=%v", targets)
+	if g.o.NodeName == "" {
+		return []target{{path: path}}
+	}
+	for _, sub := range Subresources(path) {
+		out = append(out, target{subresource: sub})
+	}
+	return out
+}
+
+func describe(targets ...target) string {
+	var subresources, texts []string
+	for _, t := range targets {
+		switch r := t.resource; {
+		case r != nil:
+			texts = append(texts, fmt.Sprintf("resource=%s.%s, name=%s", r.Resource, r.Group, r.Name))
+		case t.subresource != "":
+			subresources = append(subresources, t.subresource)
+		default:
+			texts = append(texts, "path="+t.path)
+		}
+	}
+	if len(subresources) > 0 {
+		texts = append(texts, fmt.Sprintf("resource=nodes, subresource(s)=%v", subresources))
+	}
+	return strings.Join(texts, " or ")
 }
 
 // Subresources returns the subresources of nodes/<name> of which one must be allowed for path, most specific first.
@@ -125,7 +156,7 @@ func Subresources(path string) []string {
 	return []string{"proxy"}
 }
 
-func (g *Guard) reviewAccess(ctx context.Context, id *Identity, verb, target string) (bool, error) {
+func (g *Guard) reviewAccess(ctx context.Context, id *Identity, verb string, t target) (bool, error) {
 	extra := make(map[string]authorizationv1.ExtraValue, len(id.Extra))
 	for k, v := range id.Extra {
 		extra[k] = v
@@ -133,12 +164,21 @@ func (g *Guard) reviewAccess(ctx context.Context, id *Identity, verb, target str
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: id.Name, UID: id.UID, Groups: id.Groups, Extra: extra,
 	}}
-	if g.o.NodeName == "" {
-		review.Spec.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Path: target, Verb: verb}
-	} else {
+	switch r := t.resource; {
+	case r != nil:
 		review.Spec.ResourceAttributes = &authorizationv1.ResourceAttributes{
-			Verb: verb, Version: "v1", Resource: "nodes", Subresource: target, Name: g.o.NodeName,
+			Verb:     verb,
+			Group:    r.Group,
+			Version:  "v1",
+			Resource: r.Resource,
+			Name:     r.Name,
 		}
+	case t.subresource != "":
+		review.Spec.ResourceAttributes = &authorizationv1.ResourceAttributes{
+			Verb: verb, Version: "v1", Resource: "nodes", Subresource: t.subresource, Name: g.o.NodeName,
+		}
+	default:
+		review.Spec.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Path: t.path, Verb: verb}
 	}
 	out := &authorizationv1.SubjectAccessReview{}
 	if err := g.o.AccessAPI.Create(ctx, kube.SubjectAccessReviews, "", "", review, out); err != nil {
@@ -148,8 +188,8 @@ func (g *Guard) reviewAccess(ctx context.Context, id *Identity, verb, target str
 }
 
 // decisionKey returns everything that a decision depends on, in a fixed order.
-func decisionKey(id *Identity, verb, subresource string) []string {
-	key := []string{verb, subresource, id.Name, id.UID}
+func decisionKey(id *Identity, verb string, t target) []string {
+	key := []string{verb, describe(t), id.Name, id.UID}
 	key = append(key, fmt.Sprint(len(id.Groups)))
 	key = append(key, id.Groups...)
 	names := make([]string, 0, len(id.Extra))

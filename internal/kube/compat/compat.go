@@ -119,29 +119,21 @@ happens instead.
 func writeConfiguration(out *strings.Builder) {
 	out.WriteString(configurationHead)
 	var honoured []string
-	var others [2]strings.Builder // fields whose default is honoured, and fields whose default is not
+	var others strings.Builder
 	for _, f := range kubeletconfig.Fields() {
 		if f.Honoured {
 			honoured = append(honoured, "`"+f.Path+"`")
 			continue
 		}
-		i := 0
-		if f.Matters {
-			i = 1
-		}
 		only := ""
 		if len(f.Only) > 0 {
 			only = "`" + strings.Join(f.Only, "`, `") + "`"
 		}
-		fmt.Fprintf(&others[i], "| `%s` | %s | %s |\n", f.Path, only, f.Instead)
+		fmt.Fprintf(&others, "| `%s` | %s | %s |\n", f.Path, only, f.Instead)
 	}
-	fmt.Fprintf(out, "%s.\n\n### Not honoured, nor is the default\n\n", strings.Join(honoured, ", "))
-	out.WriteString("The kubelet does these by default, and this agent does not. The agent logs so when it starts, " +
-		"until the file\nhas the value that is honoured.\n\n" +
-		"| Field | Honoured value | What happens instead |\n|---|---|---|\n" +
-		others[1].String())
+	fmt.Fprintf(out, "%s.\n", strings.Join(honoured, ", "))
 	out.WriteString("\n### Not honoured\n\n| Field | Honoured value | What happens instead |\n|---|---|---|\n" +
-		others[0].String())
+		others.String())
 }
 
 const gatesHead = `

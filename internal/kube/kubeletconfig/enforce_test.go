@@ -130,6 +130,7 @@ enforceNodeAllocatable: [none, pods, kube-reserved, system-reserved-compressible
 cgroupsPerQOS: false
 systemReservedCgroup: /system.slice
 reservedSystemCPUs: 0-1
+kubeletCgroups: /
 `), "/")
 	for _, want := range []string{
 		`enforceNodeAllocatable: "none, pods, kube-reserved, system-reserved-compressible": none cannot be combined with other values`,
@@ -138,6 +139,7 @@ reservedSystemCPUs: 0-1
 		`enforceNodeAllocatable: "kube-reserved": needs kubeReserved: nothing is reserved`,
 		`enforceNodeAllocatable: "system-reserved-compressible": needs systemReserved: nothing is reserved`,
 		`reservedSystemCPUs: "0-1": cannot be used with systemReservedCgroup`,
+		`kubeletCgroups: "/": cannot be the machine's root`,
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q in:\n%v", want, err)

@@ -16,12 +16,10 @@ import (
 type field struct {
 	path string
 	// honoured: the field has the effect that it has in the kubelet. Otherwise it is honoured only for its default and
-	// for the values in only (as fmt prints them); any other value causes a warning that ends with instead.
+	// for the values in only (as warnings print them); any other value causes a warning that ends with instead.
 	honoured bool
 	only     []string
 	instead  string
-	// matters: the default is not honoured, and users of the kubelet may rely on it. Notes reports it.
-	matters bool
 }
 
 // honoured returns fields that are honoured with every value.
@@ -40,30 +38,6 @@ func onlyDefault(instead string, paths ...string) []field {
 		out[i] = field{path: path, instead: instead}
 	}
 	return out
-}
-
-// notDefault returns a field whose default is not honoured: only one other value is. instead says what happens with all
-// others.
-func notDefault(instead, path, only string) []field {
-	return []field{{path: path, only: []string{only}, instead: instead, matters: true}}
-}
-
-// Notes returns what the kubelet does by default, with a configuration c, and this agent does not do. Somebody who
-// replaces the kubelet by this agent may rely on it.
-func Notes(c *kubeletconfigv1beta1.KubeletConfiguration) []string {
-	now := leafMap(c)
-	var notes []string
-	for _, f := range fields {
-		if !f.matters {
-			continue
-		}
-		text := fmt.Sprint(reflect.Indirect(now[f.path]).Interface())
-		if !slices.Contains(f.only, text) {
-			notes = append(notes, fmt.Sprintf("%s: %s: not honoured: %s; set it to %s to silence this", f.path, text, f.instead,
-				f.only[0]))
-		}
-	}
-	return notes
 }
 
 // fields has an entry for every field of the type; a test enforces that.
@@ -102,9 +76,9 @@ var fields = slices.Concat(
 	honoured("volumeStatsAggPeriod"), // of claims and CSI drivers; agent/stats measures the rest when it is asked
 	onlyDefault("the runtime is told the Node's podCIDRs, as by a kubelet with an API server", "podCIDR"),
 	onlyDefault("the CNI plugin connects pods", "hairpinMode"),
-	notDefault("the agent makes no netfilter chains; programs that look for KUBE-IPTABLES-HINT do not find it",
-		"makeIPTablesUtilChains", "false"),
-	onlyDefault("the agent makes no netfilter chains", "iptablesMasqueradeBit", "iptablesDropBit"),
+	honoured("makeIPTablesUtilChains"),
+	onlyDefault("no packet is marked; the kubelet 1.36 does not read this either", "iptablesMasqueradeBit",
+		"iptablesDropBit"),
 	honoured("seccompDefault", "allowedUnsafeSysctls", "userNamespaces.idsPerPod"),
 
 	// Resources.
@@ -116,7 +90,8 @@ var fields = slices.Concat(
 	honoured("cpuManagerPolicy", "cpuManagerPolicyOptions", "memoryManagerPolicy", "reservedMemory",
 		"topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions"), // by NUMA
 	onlyDefault("shared CPUs change at once, and the kernel is not polled", "cpuManagerReconcilePeriod"),
-	onlyDefault("no process is moved: have systemd start it in a slice (Slice= of its unit)", "kubeletCgroups",
+	honoured("kubeletCgroups"),
+	onlyDefault("no other process is moved: systemd has each in a unit; without systemd, start them in a group",
 		"systemCgroups"),
 	honoured("maxOpenFiles"),
 	honoured("failSwapOn", "failCgroupV1"), // by CheckMachine
@@ -147,14 +122,13 @@ type Field struct {
 	Honoured bool
 	Only     []string // the values that are honoured, if not all are
 	Instead  string   // what happens with other values
-	Matters  bool     // the default is not honoured either
 }
 
 // Fields returns all fields in the order of the table.
 func Fields() []Field {
 	var out []Field
 	for _, f := range fields {
-		out = append(out, Field{Path: f.path, Honoured: f.honoured, Only: f.only, Instead: f.instead, Matters: f.matters})
+		out = append(out, Field{Path: f.path, Honoured: f.honoured, Only: f.only, Instead: f.instead})
 	}
 	return out
 }
@@ -178,8 +152,11 @@ func unhonoured(asked, c *kubeletconfigv1beta1.KubeletConfiguration) []string {
 			continue
 		}
 		text := fmt.Sprint(reflect.Indirect(v).Interface())
-		if k := reflect.Indirect(v); k.Kind() == reflect.Struct && k.Type() != reflect.TypeFor[metav1.Duration]() {
+		if k := reflect.Indirect(v); k.Kind() == reflect.Struct {
 			text = "set"
+			if d, is := k.Interface().(metav1.Duration); is {
+				text = d.Duration.String()
+			}
 		}
 		if !slices.Contains(f.only, text) {
 			warnings = append(warnings, fmt.Sprintf("%s: %.100s: not honoured: %s", path, text, f.instead))

@@ -197,7 +197,7 @@ func TestWarningsNameFieldValueAndEffect(t *testing.T) {
 		"logging: {format: json, vmodule: [{filePattern: a, verbosity: 3}]}\nuserNamespaces: {idsPerPod: 131072}\n"+
 		"hairpinMode: promiscuous-bridge\n"), "/")
 	want := []string{
-		"cpuManagerReconcilePeriod: {3s}: not honoured: shared CPUs change at once, and the kernel is not polled",
+		"cpuManagerReconcilePeriod: 3s: not honoured: shared CPUs change at once, and the kernel is not polled",
 		"featureGates.GangScheduling: true: cannot be changed here: it has no effect on a node",
 		"featureGates.PodLogsQuerySplitStreams: true: cannot be changed here: logs are served with both streams",
 		"logging.vmodule: 1 patterns: not honoured: logging.verbosity applies everywhere",

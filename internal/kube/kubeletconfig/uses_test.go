@@ -158,26 +158,23 @@ func goNames(prefix string, t reflect.Type, names map[string]string) {
 	}
 }
 
-// TestNotes: what the kubelet does by default and this agent does not is reported, unless the configuration sets the
-// value that is honoured.
-func TestNotes(t *testing.T) {
-	plain, warnings, err := Parse([]byte(head), "/")
-	if err != nil || len(warnings) > 0 {
-		t.Fatalf("%v, %v", warnings, err)
-	}
-	if notes := strings.Join(Notes(plain), "\n"); !strings.HasPrefix(notes,
-		"makeIPTablesUtilChains: true: not honoured") || strings.Contains(notes, "\n") {
-		t.Errorf("notes:\n%s", notes)
-	}
-	said, warnings, err := Parse([]byte(head+"makeIPTablesUtilChains: false\n"), "/")
-	if err != nil || len(warnings) > 0 {
-		t.Errorf("%v, %v", warnings, err)
-	}
-	if notes := Notes(said); len(notes) > 0 {
-		t.Errorf("notes: %v", notes)
-	}
-	_, warnings, err = Parse([]byte(head+"fileCheckFrequency: 7s\n"), "/")
-	if err != nil || len(warnings) != 1 {
-		t.Errorf("%v, %v", warnings, err)
+// TestWarningsOfFields: a field that is not honoured is a warning if it has another value than its default, and its
+// default is none.
+func TestWarningsOfFields(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                "",
+		"makeIPTablesUtilChains: true\n":  "",
+		"makeIPTablesUtilChains: false\n": "",
+		"kubeletCgroups: /system.slice/a.service\n": "",
+		"fileCheckFrequency: 7s\n":                  "fileCheckFrequency: 7s: not honoured: the directory is watched",
+		"systemCgroups: /a\ncgroupRoot: /b\n":       "systemCgroups: /a: not honoured: no other process is moved",
+		"podCIDR: 10.1.0.0/24\n":                    "podCIDR: 10.1.0.0/24: not honoured: the runtime is told the",
+		"iptablesDropBit: 7\n":                      "iptablesDropBit: 7: not honoured: no packet is marked",
+	} {
+		_, warnings, err := Parse([]byte(head+text), "/")
+		all := strings.Join(warnings, "\n")
+		if err != nil || !strings.HasPrefix(all, want) || (all == "") != (want == "") || len(warnings) > 1 {
+			t.Errorf("%q: %q, %v, want %q", text, warnings, err, want)
+		}
 	}
 }

@@ -233,13 +233,13 @@ func validatePaths(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
 		p.add("podLogsDir", c.PodLogsDir, "want ASCII: the path is part of log file names and metrics")
 	}
 	for path, group := range map[string]string{"cgroupRoot": c.CgroupRoot, "systemReservedCgroup": c.SystemReservedCgroup,
-		"kubeReservedCgroup": c.KubeReservedCgroup} {
+		"kubeReservedCgroup": c.KubeReservedCgroup, "kubeletCgroups": c.KubeletCgroups} {
 		if group != "" && slices.Contains(strings.Split(group, "/"), "..") {
 			p.add(path, group, "must not contain ..")
 		}
 	}
 	for path, group := range map[string]string{"systemReservedCgroup": c.SystemReservedCgroup,
-		"kubeReservedCgroup": c.KubeReservedCgroup} {
+		"kubeReservedCgroup": c.KubeReservedCgroup, "kubeletCgroups": c.KubeletCgroups} {
 		if group != "" && strings.Trim(group, "/") == "" {
 			p.add(path, group, "cannot be the machine's root")
 		}

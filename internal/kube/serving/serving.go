@@ -51,8 +51,9 @@ type Options struct {
 	TokenTTL, AllowTTL, DenyTTL time.Duration
 
 	Registry          *prometheus.Registry
-	Well, Live, Ready []Check                 // for /healthz, /livez and /readyz
-	Handlers          map[string]http.Handler // by pattern; a handler itself checks the method
+	Well, Live, Ready []Check                   // for /healthz, /livez and /readyz
+	Handlers          map[string]http.Handler   // by pattern; a handler itself checks the method
+	Resources         map[string]authn.Resource // by path: what must be allowed for it, instead of the path
 }
 
 // AlwaysAllowDefault are the paths that need no authorization; upstream's default.
@@ -173,6 +174,7 @@ func (o Options) handler() (http.Handler, error) {
 	access := authn.Options{
 		API: o.API, AccessAPI: o.AccessAPI, ClientCAFile: o.ClientCA, Tokens: true,
 		TokenTTL: cmp.Or(o.TokenTTL, tokenTTL), AllowTTL: cmp.Or(o.AllowTTL, allowTTL), DenyTTL: cmp.Or(o.DenyTTL, denyTTL),
+		Resources: o.Resources,
 	}
 	if o.ClusterCA != nil {
 		access.ClientCAs = o.ClusterCA.Pool

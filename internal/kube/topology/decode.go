@@ -12,6 +12,7 @@ import (
 	"weak"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/idset"
+	"github.com/plimsoll-dev/plimsoll/internal/core/machine"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/machinefile"
 )
@@ -248,4 +249,21 @@ func (p *problems) json(said map[string]string, name string, into any) {
 	if _, err := d.Token(); err != io.EOF {
 		p.add(name, "something follows the document")
 	}
+}
+
+// MachineOf returns the machine that an object describes.
+func MachineOf(o *Object) (machine.Machine, error) {
+	text, ours := o.Attribute(attributeMachine)
+	if !ours {
+		return machine.Machine{}, ErrForeign
+	}
+	var p problems
+	if checkSize(text, &p); len(p) > 0 {
+		return machine.Machine{}, fmt.Errorf("read NodeResourceTopology: %s: %w", o.Name, p.err())
+	}
+	file, err := machinefile.Decode([]byte(text))
+	if err != nil {
+		return machine.Machine{}, fmt.Errorf("read NodeResourceTopology: %s: %w", o.Name, err)
+	}
+	return file.Machine, nil
 }

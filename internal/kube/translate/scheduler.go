@@ -203,6 +203,12 @@ func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 // bounded returns v, limited to [0, amountMax].
 func bounded(v int64) int64 { return min(max(v, 0), amountMax) }
 
+// SchedulerRequests returns what a pod requests of its node, as the scheduler counts it.
+func SchedulerRequests(pod *corev1.Pod) []scheduler.Amount {
+	requests, _, _ := schedulerRequests(pod)
+	return requests
+}
+
 // schedulerRequests applies the API's rule for the requests of a pod: the sum of the containers, or the largest init
 // container if that is more; sidecars are added to both; pod-level resources replace the sum; overhead is added. For a
 // running pod that is being resized it is the larger of the desired and the allocated resources.

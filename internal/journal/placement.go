@@ -1,0 +1,197 @@
+package journal
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
+	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+)
+
+// Try is what the records of the scheduler about one try of a pod have in common.
+type Try struct {
+	Attempt  int           `json:"attempt"` // how often the pod was tried, including this time
+	Waited   time.Duration `json:"waited"`  // since the scheduler first saw it pending
+	Took     time.Duration `json:"took"`    // how long the decision took
+	Priority int32         `json:"priority"`
+	Profile  string        `json:"profile,omitempty"`
+	Nodes    int           `json:"nodes"` // how many nodes there were, all of them considered
+}
+
+// Placement is the Detail of a Placed record.
+type Placement struct {
+	Try
+	Node     string `json:"node"`
+	Feasible int    `json:"feasible"` // how many nodes passed all filters
+	Score    int64  `json:"score"`    // of the node; 0: it was the only one, or the pod was nominated there
+	// Room is what the node has of what the pod requests, before the pod.
+	Room    []Room  `json:"room,omitempty"`
+	Berth   []Berth `json:"berth,omitempty"`
+	Volumes int     `json:"volumes,omitempty"` // how many of its claims must be bound or provisioned first
+	Late    bool    `json:"late,omitempty"`    // no event made it active although it fit, which is an error
+}
+
+// Room is one resource on a node, in its base unit: millicores of cpu, bytes, else a count.
+type Room struct {
+	Resource    string `json:"resource"`
+	Requested   int64  `json:"requested"` // by the pod
+	Free        int64  `json:"free"`      // before the pod
+	Allocatable int64  `json:"allocatable"`
+}
+
+// Berth is the CPUs and NUMA nodes that one container of a pod is expected to get.
+type Berth struct {
+	Container string `json:"container"`
+	CPUs      string `json:"cpus,omitempty"` // as in /sys: 2-3,8
+	NUMANodes []int  `json:"numaNodes,omitempty"`
+}
+
+// BerthOf returns b as it is recorded.
+func BerthOf(b numa.Berth) (out []Berth) {
+	for _, c := range b {
+		of := Berth{Container: c.Container, CPUs: c.CPUs.String()}
+		for _, n := range c.Nodes {
+			of.NUMANodes = append(of.NUMANodes, int(n))
+		}
+		out = append(out, of)
+	}
+	return out
+}
+
+// Text implements Detail.
+func (p *Placement) Text() string {
+	b := append(make([]byte, 0, 256), "placed on "...) // every pod has one: fmt takes twice as long
+	b = strconv.AppendInt(append(append(b, p.Node...), ": "...), int64(p.Feasible), 10)
+	b = append(strconv.AppendInt(append(b, " of "...), int64(p.Nodes), 10), " nodes fit"...)
+	if p.Score != 0 {
+		b = strconv.AppendInt(append(b, ", score "...), p.Score, 10)
+	}
+	for i := range p.Room {
+		r := &p.Room[i]
+		b = append(append(append(b, "; "...), r.Resource...), ": "...)
+		b = append(append(b, amount(r.Resource, r.Requested)...), " requested, "...)
+		b = append(append(b, amount(r.Resource, r.Free)...), " free of "...)
+		b = append(b, amount(r.Resource, r.Allocatable)...)
+	}
+	text := string(b)
+	for _, b := range p.Berth {
+		text += "; container " + b.Container + " gets"
+		if b.CPUs != "" {
+			text += " CPUs " + b.CPUs
+		}
+		if len(b.NUMANodes) > 0 {
+			text += fmt.Sprintf(" on NUMA nodes %v", b.NUMANodes)
+		}
+	}
+	if p.Volumes > 0 {
+		text += fmt.Sprintf("; %d volumes are bound first", p.Volumes)
+	}
+	if p.Late {
+		text += "; it fit before, and no event said so: an error of the scheduler"
+	}
+	return text + p.tried()
+}
+
+// tried says how long the pod has waited.
+func (t *Try) tried() string {
+	return " (try " + strconv.Itoa(t.Attempt) + ", " + round(t.Waited).String() + " after it came)"
+}
+
+// Size implements Detail.
+func (p *Placement) Size() int { return 200 + 96*len(p.Berth) + 40*len(p.Room) }
+
+// Refusal is the Detail of an Unschedulable record.
+type Refusal struct {
+	Try
+	Requests []Room         `json:"requests,omitempty"` // what the pod requests; the rest of Room is not set
+	Reasons  map[string]int `json:"reasons,omitempty"`  // how many nodes gave each reason
+	Plugins  []string       `json:"plugins,omitempty"`  // the plugins that rejected it
+	Why      string         `json:"why"`                // upstream's message
+	// Node is where room is made, or where the pod is nominated already; empty: nowhere.
+	Node       string   `json:"node,omitempty"`
+	Victims    []Victim `json:"victims,omitempty"`
+	Violations int      `json:"violations,omitempty"` // victims whose disruption budget does not allow it
+}
+
+// Victim is a pod that is preempted.
+type Victim struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+	Withdrawn bool   `json:"withdrawn,omitempty"` // it was not bound yet: its bind is withdrawn
+}
+
+// Text implements Detail.
+func (u *Refusal) Text() string {
+	text := u.Why
+	if len(u.Victims) > 0 {
+		var names []string
+		for _, v := range u.Victims {
+			names = append(names, v.Namespace+"/"+v.Name)
+		}
+		text += fmt.Sprintf(" Preempts on %s: %s", u.Node, strings.Join(names, ", "))
+		if u.Violations > 0 {
+			text += fmt.Sprintf("; %d of them against their disruption budget", u.Violations)
+		}
+	} else if u.Node != "" {
+		text += fmt.Sprintf(" Nominated on %s", u.Node)
+	}
+	return text + u.tried()
+}
+
+// Size implements Detail.
+func (u *Refusal) Size() int {
+	size := 300 + len(u.Why) + 40*len(u.Requests) + 16*len(u.Plugins)
+	for reason := range u.Reasons {
+		size += 40 + len(reason)
+	}
+	for i := range u.Victims {
+		v := &u.Victims[i]
+		size += 64 + len(v.Namespace) + len(v.Name) + len(v.UID)
+	}
+	return size
+}
+
+// Failure is the Detail of a Failed record.
+type Failure struct {
+	What  string `json:"what"` // "bind", "write condition and taints"
+	Node  string `json:"node,omitempty"`
+	Error string `json:"error"`
+}
+
+// Text implements Detail.
+func (f *Failure) Text() string {
+	if f.Node == "" {
+		return f.What + " failed: " + f.Error
+	}
+	return f.What + ", node " + f.Node + ", failed: " + f.Error
+}
+
+// Size implements Detail.
+func (f *Failure) Size() int { return 48 + len(f.Error) }
+
+// amount is a quantity in the unit of people.
+func amount(resource string, value int64) string {
+	switch {
+	case resource == scheduler.CPU:
+		return unit.MilliCPU(value).String()
+	case resource == scheduler.Memory || resource == scheduler.EphemeralStorage ||
+		strings.HasPrefix(resource, "hugepages-"):
+		return unit.Bytes(value).String()
+	}
+	return strconv.FormatInt(value, 10)
+}
+
+// round rounds a duration for people.
+func round(d time.Duration) time.Duration {
+	switch {
+	case d < time.Millisecond:
+		return d.Round(time.Microsecond)
+	case d < time.Minute:
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(time.Second)
+}
