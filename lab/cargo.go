@@ -5,18 +5,20 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
-// cargoFiles are the files of `make build` that guests get. The control plane stays on the host.
+// cargoFiles are the files of `make build` that guests get. The control plane stays on the host, unless Options.Cargo
+// has it.
 var cargoFiles = []string{"plimsoll", "cni/plimsoll-hostport", "images/pause.tar", "images/workload.tar"}
 
 // guestProgram is the program that package lab runs in guests, relative to the directory of `make build`.
 const guestProgram = "lab/guest"
 
-// cargo returns the image of a file system with the built binaries and container images.
-func cargo(ctx context.Context, s store, bin string) (string, error) {
+// cargo returns the image of a file system with the built binaries and container images, and more of them.
+func cargo(ctx context.Context, s store, bin string, more []string) (string, error) {
 	parts := []string{}
-	for _, name := range cargoFiles {
+	for _, name := range slices.Concat(cargoFiles, more) {
 		content, err := os.ReadFile(filepath.Join(bin, name))
 		if err != nil {
 			return "", fmt.Errorf("%w: %w; run make build", ErrCannot, err)

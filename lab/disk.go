@@ -115,8 +115,11 @@ func (d disk) format(ctx context.Context, want machine.Filesystem) error {
 	return nil
 }
 
-// childFile returns the path, in a child, of its ExtraFiles[i] (os/exec numbers them from 3).
-func childFile(i int) string { return fmt.Sprintf("/proc/self/fd/%d", 3+i) }
+// childFD returns the file descriptor, in a child, of its ExtraFiles[i] (os/exec numbers them from 3).
+func childFD(i int) int { return 3 + i }
+
+// childFile returns the path, in a child, of its ExtraFiles[i].
+func childFile(i int) string { return fmt.Sprintf("/proc/self/fd/%d", childFD(i)) }
 
 // newSwap makes a swap area of which the kernel uses exactly that size: the first page is the header (union
 // swap_header, linux/swap.h).

@@ -23,7 +23,8 @@
 //   - a *channel* that runs commands in it (package wire), over a virtio serial port, so that it works during network
 //     faults.
 //   - a *console*, which is kept, and printed when the test fails.
-//   - a *network card* that reaches only the host.
+//   - a *network card* that reaches only the host. Guests with the same Options.Network have a second one, by which
+//     they reach each other, at the same addresses.
 //
 // The *init* of a guest is tiny (our own program: nothing else runs) or systemd.
 //
@@ -37,8 +38,8 @@
 // # What it does not do
 //
 // It is not for measurements: without hardware virtualization a guest is ten times slower or more, and not evenly so.
-// Only ratios between two programs in one guest in one run are meaningful. Guests cannot reach each other. NUMA node
-// ids have no gaps (QEMU's limit), nodes without CPUs come last (the kernel numbers them so), and SMT siblings are
-// neighbours (the order of QEMU's firmware tables). It knows nothing of clusters: test/e2e/rig makes a guest a node of
-// one (Cluster.Join).
+// Only ratios between two programs in one guest in one run are meaningful. NUMA node ids have no gaps (QEMU's limit),
+// nodes without CPUs come last (the kernel numbers them so), and SMT siblings are neighbours (the order of QEMU's
+// firmware tables). Pods of guests do not reach each other, unless a cluster sets routes: the CNI configuration of a
+// guest ends there. It knows nothing of clusters: test/e2e/rig makes a guest a node of one (Cluster.Join).
 package lab

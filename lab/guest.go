@@ -41,6 +41,8 @@ type Options struct {
 	Bin        string        // directory of the built binaries; empty: PLIMSOLL_BIN, else bin/ of the repository
 	Cache      string        // directory of the images; empty: PLIMSOLL_LAB_CACHE, else in the user's cache directory
 	NoCargo    bool          // without our binaries and container images
+	Cargo      []string      // further files of Bin that the guest gets, as plimsoll-controlplane
+	Network    *Network      // connects it with other guests; nil: it reaches only the host
 	FillMemory bool          // the guest will fill its memory after it has run many programs; see processor
 	Say        func(string)  // called with each step when an image is built
 
@@ -67,11 +69,12 @@ const consoleKept = 256 << 10
 // A Guest is a machine that runs in QEMU, or that has run and can run again.
 type Guest struct {
 	Name string
-	IP   string // of its network card; the host is at Host
+	IP   string // of its network card, also for guests of the same Network; the host is at Host
 	Host string // the address at which the guest reaches the host's loopback interface
 
 	PodCIDR string // the addresses of its pods
 
+	number  int // no other guest of this process has it, but the 250th after it
 	options Options
 	board   board
 	args    []string // of QEMU
@@ -79,6 +82,7 @@ type Guest struct {
 	console *tail
 	memory  *memory
 	process *process // nil: switched off
+	port    *port    // nil: in no Network
 }
 
 // booted counts the guests of this process, so that each gets its own addresses.
@@ -104,7 +108,7 @@ func Start(ctx context.Context, description string, o Options) (*Guest, error) {
 	g := &Guest{
 		Name: o.Name, IP: fmt.Sprintf("10.77.%d.15", number), Host: fmt.Sprintf("10.77.%d.2",
 			number), PodCIDR: fmt.Sprintf("10.78.%d.0/24", number),
-		options: o, board: b, console: &tail{max: consoleKept},
+		number: number, options: o, board: b, console: &tail{max: consoleKept},
 	}
 	err = g.prepare(ctx)
 	if err == nil {
@@ -162,6 +166,9 @@ func (g *Guest) prepare(ctx context.Context) error {
 		"-netdev", fmt.Sprintf("user,id=%s,ipv6=off,net=%s/24,host=%s,dhcpstart=%s", network, subnet(g.Host), g.Host, g.IP),
 		"-device", "virtio-net-pci,romfile=,netdev=" + network,
 	}, g.board.qemu()...)
+	if err := g.plugNetwork(); err != nil {
+		return err
+	}
 	if !g.options.Time.IsZero() {
 		g.args = append(g.args, "-rtc", "base="+g.options.Time.UTC().Format("2006-01-02T15:04:05"))
 	}
@@ -173,6 +180,9 @@ func (g *Guest) prepare(ctx context.Context) error {
 	}
 	// How much memory a kernel uses itself depends on the kernel, its arguments, and what QEMU reports to it.
 	args := slices.Concat([]string{image.Dir, ram, cpu}, g.board.qemu(), g.kernelArgs())
+	if g.port != nil {
+		args = append(args, peers)
+	}
 	g.memory, err = openMemory(s, g.board, digest(args...))
 	return err
 }
@@ -198,8 +208,30 @@ func (g *Guest) processor() (accel, cpu string) {
 // MiB, plus its translations).
 const memorySpare = 512 * unit.MiB
 
-// network is QEMU's name of the guest's network.
-const network = "net0"
+// QEMU's names of the guest's networks: the host's, and that of Options.Network.
+const (
+	network = "net0"
+	peers   = "net1"
+)
+
+// peerBits makes the address of a guest one of a network that has the addresses of all guests.
+const peerBits = "/16"
+
+// plugNetwork connects the guest's second card with Options.Network, if it has one.
+func (g *Guest) plugNetwork() error {
+	if g.options.Network == nil {
+		return nil
+	}
+	var err error
+	if g.port, err = g.options.Network.plug(); err != nil {
+		return err
+	}
+	g.args = append(g.args,
+		"-netdev", fmt.Sprintf("socket,id=%s,fd=%d", peers, childFD(len(g.files))),
+		"-device", fmt.Sprintf("virtio-net-pci,romfile=,netdev=%s,mac=52:54:00:77:00:%02x", peers, g.number))
+	g.files = append(g.files, g.port.there)
+	return nil
+}
 
 func subnet(address string) string { return address[:strings.LastIndex(address, ".")] + ".0" }
 
@@ -244,9 +276,14 @@ func counterRate(cpuinfo string) int {
 
 // configure passes the guest its configuration, in an unnamed file.
 func (g *Guest) configure() error {
+	var peer string
+	if g.port != nil {
+		peer = g.IP + peerBits
+	}
 	text, err := json.Marshal(wire.Config{
 		Hostname: g.Name, MachineID: digest("machine", g.Name, g.IP), Init: g.options.Init, Console: g.options.Stdin != nil,
-		Address: g.IP + "/24", Gateway: g.Host, PIDs: g.board.pids, CNI: cniConfig(g.PodCIDR),
+		Address: g.IP + "/24", Gateway: g.Host, Peer: peer, PIDs: g.board.pids,
+		CNI: cniConfig(g.PodCIDR),
 	})
 	if err != nil {
 		return err
@@ -272,7 +309,7 @@ func (g *Guest) plugDisks(ctx context.Context, s store, image Image, bin string)
 	}
 	g.plug(root)
 	if !g.options.NoCargo {
-		path, err := cargo(ctx, s, bin)
+		path, err := cargo(ctx, s, bin, g.options.Cargo)
 		if err != nil {
 			return err
 		}
@@ -343,6 +380,9 @@ func (g *Guest) PowerOn(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, bootTimeout, fmt.Errorf("not within %v", bootTimeout))
 	defer cancel()
+	if g.port != nil {
+		g.port.on.Store(true)
+	}
 	console := io.Writer(g.console)
 	if g.options.Console != nil {
 		console = io.MultiWriter(g.console, g.options.Console)
@@ -386,6 +426,10 @@ func boot(ctx context.Context, l launch) (*process, error) {
 func (g *Guest) Close() error {
 	g.PowerOff()
 	var problems []error
+	if g.port != nil {
+		problems = append(problems, g.port.unplug())
+		g.port = nil
+	}
 	for _, file := range g.files {
 		problems = append(problems, file.Close())
 	}
@@ -395,6 +439,9 @@ func (g *Guest) Close() error {
 
 // PowerOff switches the guest off at once: for the cluster it has crashed.
 func (g *Guest) PowerOff() {
+	if g.port != nil {
+		g.port.on.Store(false)
+	}
 	if g.process != nil {
 		g.process.kill()
 		g.process = nil

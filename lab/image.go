@@ -51,7 +51,7 @@ func imageIn(dir string) Image {
 }
 
 // recipeVersion is increased when an image is made differently and the digest of the recipe would not show it.
-const recipeVersion = "1"
+const recipeVersion = "2"
 
 // recipe returns everything that decides what is in an image, except the versions of the packages: those are the
 // current ones of this host.
@@ -226,7 +226,7 @@ func (b imageBuild) finish(root string) error {
 	if err := os.Rename(kernels[0], imageIn(b.dir).Kernel); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(filepath.Join(root, "boot")); err != nil {
+	if err := onlyConfig(filepath.Join(root, "boot")); err != nil {
 		return err
 	}
 	// The image's own depmod supports its own modules; it needs only the files.
@@ -237,6 +237,23 @@ func (b imageBuild) finish(root string) error {
 		return err
 	}
 	return collectDrivers(filepath.Join(root, "usr/lib/modules", version), imageIn(b.dir).drivers)
+}
+
+// onlyConfig removes everything from /boot but the kernel's configuration, which kubeadm reads.
+func onlyConfig(boot string) error {
+	entries, err := os.ReadDir(boot)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "config-") {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(boot, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // driverNames are the drivers that a guest needs before it has a root; it loads others itself, on demand.

@@ -44,12 +44,12 @@ type launch struct {
 
 // run starts QEMU and waits until the guest is ready.
 func (l launch) run(ctx context.Context) (*process, error) {
-	channelHere, channelThere, err := pair("channel")
+	channelHere, channelThere, err := pair("channel", syscall.SOCK_STREAM)
 	if err != nil {
 		return nil, err
 	}
 	defer channelThere.Close()
-	monitorHere, monitorThere, err := pair("monitor")
+	monitorHere, monitorThere, err := pair("monitor", syscall.SOCK_STREAM)
 	if err != nil {
 		return nil, errors.Join(err, channelHere.Close())
 	}
@@ -155,8 +155,8 @@ func (p *process) complaint() error {
 }
 
 // pair returns two connected sockets: one for this process, one for a child.
-func pair(name string) (net.Conn, *os.File, error) {
-	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+func pair(name string, kind int) (net.Conn, *os.File, error) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, kind|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a socket pair: %w", err)
 	}

@@ -30,6 +30,7 @@ var rootFiles = []rootFile{
 	{path: "etc/fstab", text: "# Everything is mounted before systemd runs.\n"},
 	{path: "etc/machine-id", text: "uninitialized\n"},
 	{path: "usr/bin/awk", link: "mawk"},
+	{path: "var/run", link: "/run"},
 	// systemd: everything up to the lab's server, without units that need a real machine.
 	{path: "etc/systemd/system/default.target", link: "/lib/systemd/system/multi-user.target"},
 	{path: "etc/systemd/system/systemd-remount-fs.service", link: "/dev/null"},

@@ -188,16 +188,21 @@ func (g *Guest) Freeze(t T) { t.Helper(); g.sendQMP(t, "stop", nil) }
 // pause.
 func (g *Guest) Thaw(t T) { t.Helper(); g.sendQMP(t, "cont", nil) }
 
-// CutNetwork disconnects the guest's network card. Commands still work.
-func (g *Guest) CutNetwork(t T) {
-	t.Helper()
-	g.sendQMP(t, "set_link", map[string]any{"name": network, "up": false})
-}
+// CutNetwork disconnects the guest's network cards. Commands still work.
+func (g *Guest) CutNetwork(t T) { t.Helper(); g.setLinks(t, false) }
 
-// RestoreNetwork connects the network card again.
-func (g *Guest) RestoreNetwork(t T) {
+// RestoreNetwork connects the network cards again.
+func (g *Guest) RestoreNetwork(t T) { t.Helper(); g.setLinks(t, true) }
+
+func (g *Guest) setLinks(t T, up bool) {
 	t.Helper()
-	g.sendQMP(t, "set_link", map[string]any{"name": network, "up": true})
+	names := []string{network}
+	if g.port != nil {
+		names = append(names, peers)
+	}
+	for _, name := range names {
+		g.sendQMP(t, "set_link", map[string]any{"name": name, "up": up})
+	}
 }
 
 func (g *Guest) sendQMP(t T, command string, arguments map[string]any) {
@@ -225,6 +230,14 @@ func (g *Guest) switchCPU(t T, cpu int, to string) {
 // so that CutNetwork interrupts it. It lasts until the guest is switched off.
 func (g *Guest) Forward(t T, port int) {
 	t.Helper()
+	g.Publish(t, port)
+	g.Start(t, Command{Args: []string{wire.Program, "forward", fmt.Sprintf("%s:%d", g.IP, port),
+		fmt.Sprintf("127.0.0.1:%d", port)}})
+}
+
+// Publish is Forward to the same port of the guest's card, for a program that listens there.
+func (g *Guest) Publish(t T, port int) {
+	t.Helper()
 	if g.process == nil {
 		t.Fatalf("forward port %d to %s: it is switched off", port, g.Name)
 	}
@@ -232,8 +245,6 @@ func (g *Guest) Forward(t T, port int) {
 		port)); err != nil {
 		t.Fatalf("%v", err)
 	}
-	g.Start(t, Command{Args: []string{wire.Program, "forward", fmt.Sprintf("%s:%d", g.IP, port),
-		fmt.Sprintf("127.0.0.1:%d", port)}})
 }
 
 // FillDisk fills the file system of a directory until only leave is free, with one file there, whose path it returns.

@@ -50,16 +50,22 @@ func kubeletFlags(t *testing.T) *pflag.FlagSet {
 	return fs
 }
 
-// TestKubeletFlags checks that each flag of the kubelet is one of `plimsoll agent`, may stand alone where it may there,
-// and has the same short form.
-func TestKubeletFlags(t *testing.T) {
+// buildPlimsoll builds the program and returns where it is.
+func buildPlimsoll(t *testing.T) string {
+	t.Helper()
 	program := filepath.Join(t.TempDir(), "plimsoll")
 	build := exec.Command("go", "build", "-o", program, "./cmd/plimsoll")
 	build.Dir = ".."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	help, err := exec.Command(program, "agent", "--help").Output()
+	return program
+}
+
+// TestKubeletFlags checks that each flag of the kubelet is one of `plimsoll agent`, may stand alone where it may there,
+// and has the same short form.
+func TestKubeletFlags(t *testing.T) {
+	help, err := exec.Command(buildPlimsoll(t), "agent", "--help").Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs the missing packages that Plimsoll needs to build and run, with apt-get, as root. Prints nothing if none is
-# missing. The argument "test" adds what only tests use, "conformance" what upstream's e2e suite needs. A program that is
-# found is not installed again, whatever package it came from.
+# missing. The argument "test" adds what only tests use, "conformance" what upstream's e2e suite needs, "console" what
+# the tests of the console need. A program that is found is not installed again, whatever package it came from.
 set -euo pipefail
 
 # program or file -> Debian package; the one place that names packages (internal/containerruntime has a test for that).
@@ -33,6 +33,10 @@ if [[ ${1-} == conformance ]]; then
 		"dpkg-source:dpkg-dev" # busybox is built from Debian's source package
 		"bzip2:bzip2"
 	)
+fi
+
+if [[ ${1-} == console ]]; then
+	needs+=("chromium:chromium") # the tests of `plimsoll console` look at it in a browser
 fi
 
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin

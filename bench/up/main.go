@@ -23,7 +23,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/bench/record"
@@ -81,12 +80,7 @@ const (
 	processes = "processes"
 )
 
-// The instance and its network.
-const (
-	instance   = "bench-up"
-	serviceNet = "10.96.0.0/16"
-	nodeIP     = "172.31.255.1" // of the machine's node, from which metrics-server reads: not a loopback address
-)
+const instance = "bench-up"
 
 // Bars of the project, for the larger side: three nodes on two cores.
 const (
@@ -121,39 +115,14 @@ func lines() []record.Line {
 	}
 }
 
-// insideVariable is set when the program runs in its namespace.
-const insideVariable = "PLIMSOLL_BENCH_UP_INSIDE"
-
 func main() {
-	if os.Getenv(insideVariable) == "" && os.Geteuid() == 0 {
-		os.Exit(enter())
-	}
+	record.Apart()
 	record.Main("up", parseFlags, run)
 }
 
-// enter runs this program again in a new network namespace, and returns its exit code.
-func enter() int {
-	c := exec.Command("/proc/self/exe", os.Args[1:]...)
-	c.Env = append(os.Environ(), insideVariable+"=1")
-	c.Stdout, c.Stderr = os.Stdout, os.Stderr
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGTERM}
-	if err := c.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
-		fmt.Fprintln(os.Stderr, "up: enter a network namespace:", err)
-		return 1
-	}
-	return c.ProcessState.ExitCode()
-}
-
 func run(ctx context.Context, c config) (bool, error) {
-	if os.Geteuid() != 0 {
-		return false, errors.New("run containers: not root")
-	}
-	for _, words := range [][]string{
-		{"link", "set", "lo", "up"}, {"route", "add", serviceNet, "dev", "lo"}, {"addr", "add", nodeIP + "/32", "dev", "lo"},
-	} {
-		if said, err := exec.CommandContext(ctx, "ip", words...).CombinedOutput(); err != nil {
-			return false, fmt.Errorf("ip %s: %w: %s", strings.Join(words, " "), err, said)
-		}
+	if err := record.Connect(ctx); err != nil {
+		return false, err
 	}
 	r := &record.Report{
 		Title:   fmt.Sprintf("`plimsoll up` with one node and with %d", c.nodes),
@@ -234,7 +203,7 @@ func (s *subject) call(ctx context.Context, verb string, args ...string) error {
 func (s *subject) up(ctx context.Context) (ready, named, all time.Duration, err error) {
 	up := s.command(ctx, "up", "--detach", "--node-name", "bench")
 	if s.nodes == 1 {
-		up.Args = append(up.Args, "--node-ip", nodeIP)
+		up.Args = append(up.Args, "--node-ip", record.NodeIP)
 	} else {
 		up.Args = append(up.Args, "--nodes", strconv.Itoa(s.nodes))
 	}

@@ -2,7 +2,7 @@
 # Fetches the parts of images that come from Debian into the directory $1. Those of the suite's images are the trees
 # tools/ (programs that tests run, with every library that they need), nginx/, stress/ and coreutils/, and the program
 # busybox, built from Debian's source package: tests read its shell. Other arguments name other parts to fetch instead:
-# postgresql. What exists is not fetched again. Nothing is installed on this machine.
+# nftables, nginx, postgresql. What exists is not fetched again. Nothing is installed on this machine.
 set -euo pipefail
 
 out=$(realpath -m "$1")
@@ -84,9 +84,11 @@ for part in "${@:-suite}"; do
 		tree stress stress
 		tree coreutils coreutils
 		;;
+	nftables) tree nftables nftables ;;
+	nginx) tree nginx nginx-light ;;
 	postgresql) postgresql ;;
 	*)
-		echo "debian.sh: $part: want postgresql, or nothing for the parts of the suite's images" >&2
+		echo "debian.sh: $part: want nftables, nginx or postgresql, or nothing for the parts of the suite's images" >&2
 		exit 1
 		;;
 	esac

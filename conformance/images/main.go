@@ -3,8 +3,11 @@
 //
 //	images --programs ../bin/conformance --debian ../bin/conformance/debian --pause ../bin/images/pause --kubernetes DIR --out FILE
 //	images --only postgresql --debian ../bin/conformance/debian --out ../bin/images/postgresql.tar
+//	images --only charts --debian ../bin/conformance/debian --monitoring ../bin/charts --out ../bin/charts/images.tar
+//	images --only kubeadm --debian ../bin/conformance/debian --built ../bin --out ../bin/kubeadm/images.tar
 //
-// The second form builds the image of a database instead, for tests of ours (test/e2e).
+// The other forms build images for tests of ours instead (test/e2e): a database, what test/e2e/charts installs besides
+// it, and those of a cluster of kubeadm.
 //
 // Nothing is pulled. The tests' own programs (agnhost, nonewprivs, ...) are built from the module of the suite.
 // busybox, and what agnhost's image contains besides agnhost, are Debian's (debian.sh); upstream uses Alpine's. Images
@@ -36,6 +39,8 @@ type sources struct {
 	debian     string // directory that debian.sh filled
 	pause      string // our pause program
 	kubernetes string // directory of the module k8s.io/kubernetes
+	monitoring string // directory of prometheus and kube-state-metrics
+	built      string // directory of `make build`, with kubeadm in kubeadm/
 }
 
 func main() {
@@ -44,8 +49,10 @@ func main() {
 	flag.StringVar(&s.debian, "debian", "../bin/conformance/debian", "directory of what debian.sh has fetched")
 	flag.StringVar(&s.pause, "pause", "../bin/images/pause", "the pause program")
 	flag.StringVar(&s.kubernetes, "kubernetes", "", "directory of the module k8s.io/kubernetes")
+	flag.StringVar(&s.monitoring, "monitoring", "../bin/charts", "directory of prometheus and kube-state-metrics")
+	flag.StringVar(&s.built, "built", "../bin", "directory of what make builds")
 	out := flag.String("out", "../bin/conformance/images.tar", "the archive")
-	only := flag.String("only", "", "postgresql: build the image of a database instead of the suite's images")
+	only := flag.String("only", "", "build images for our own tests instead of the suite's: postgresql, charts or kubeadm")
 	flag.Parse()
 	if err := run(s, *only, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "build conformance images:", err)
@@ -59,8 +66,12 @@ func run(s sources, only, out string) error {
 	case "":
 	case "postgresql":
 		build = s.postgresql
+	case "charts":
+		build = s.charts
+	case "kubeadm":
+		build = s.kubeadm
 	default:
-		return fmt.Errorf("--only %q: want postgresql", only)
+		return fmt.Errorf("--only %q: want postgresql, charts or kubeadm", only)
 	}
 	images, err := build()
 	if err != nil {

@@ -17,14 +17,10 @@ const postgresUser = "999"
 func (s sources) postgresql() ([]image, error) {
 	l := newLayer()
 	l.tree(filepath.Join(s.debian, "postgresql"))
-	for _, name := range []string{"dev", "proc", "run", "sys"} {
-		l.dir(name, 0o755)
-	}
-	l.dir("tmp", 0o1777)
+	l.base()
 	l.link("bin/sh", "dash")
 	l.text("etc/passwd", users+"postgres:x:"+postgresUser+":"+postgresUser+"::/tmp:/bin/sh\n")
 	l.text("etc/group", groups+"postgres:x:"+postgresUser+":\n")
-	l.text("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")
 	only, err := l.blob()
 	if err != nil {
 		return nil, err

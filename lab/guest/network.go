@@ -11,10 +11,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/lab/wire"
 )
 
-// card is the network card of a guest: the kernel's arguments disable predictable names.
-const card = "eth0"
+// The network cards of a guest: the kernel's arguments disable predictable names.
+const (
+	card     = "eth0"
+	peerCard = "eth1"
+)
 
-// configureNetwork sets the addresses of the loopback interface and the card, and the default route, with the old
+// configureNetwork sets the addresses of the loopback interface and the cards, and the default route, with the old
 // ioctls of netdevice(7) and route(7), which need no library.
 func configureNetwork(config wire.Config) error {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -25,11 +28,27 @@ func configureNetwork(config wire.Config) error {
 	if err := up(socket, "lo"); err != nil {
 		return err
 	}
-	address, err := netip.ParsePrefix(config.Address)
+	gateway, err := netip.ParseAddr(config.Gateway)
 	if err != nil {
 		return err
 	}
-	gateway, err := netip.ParseAddr(config.Gateway)
+	if err := configureCard(socket, card, config.Address); err != nil {
+		return err
+	}
+	if config.Peer != "" {
+		if err := configureCard(socket, peerCard, config.Peer); err != nil {
+			return err
+		}
+	}
+	if err := addDefaultRoute(socket, gateway.As4()); err != nil {
+		return fmt.Errorf("add default route by %s: %w", gateway, err)
+	}
+	return nil
+}
+
+// configureCard sets the address of a card, which has the form of CIDR, and switches the card on.
+func configureCard(socket int, name, cidr string) error {
+	address, err := netip.ParsePrefix(cidr)
 	if err != nil {
 		return err
 	}
@@ -41,17 +60,11 @@ func configureNetwork(config wire.Config) error {
 		{unix.SIOCSIFADDR, address.Addr().As4()},
 		{unix.SIOCSIFNETMASK, [4]byte{byte(mask >> 24), byte(mask >> 16), byte(mask >> 8), byte(mask)}},
 	} {
-		if err := setAddress(socket, set.request, set.value); err != nil {
-			return fmt.Errorf("set address %s of %s: %w", address, card, err)
+		if err := setAddress(socket, name, set.request, set.value); err != nil {
+			return fmt.Errorf("set address %s of %s: %w", address, name, err)
 		}
 	}
-	if err := up(socket, card); err != nil {
-		return err
-	}
-	if err := addDefaultRoute(socket, gateway.As4()); err != nil {
-		return fmt.Errorf("add default route by %s: %w", gateway, err)
-	}
-	return nil
+	return up(socket, name)
 }
 
 func up(socket int, name string) error {
@@ -69,8 +82,8 @@ func up(socket int, name string) error {
 	return nil
 }
 
-func setAddress(socket int, which uint, address [4]byte) error {
-	request, err := unix.NewIfreq(card)
+func setAddress(socket int, name string, which uint, address [4]byte) error {
+	request, err := unix.NewIfreq(name)
 	if err != nil {
 		return err
 	}

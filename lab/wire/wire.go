@@ -64,6 +64,7 @@ type Config struct {
 	Console   bool   // run a shell on the console; the guest ends with it
 	Address   string // of its network card, in CIDR form
 	Gateway   string // the host, as seen from the guest
+	Peer      string // address of its second card, which reaches other guests, in CIDR form; empty: it has none
 	CNI       string // the network of its pods: a CNI configuration list
 	PIDs      int64  // the greatest number of processes and threads; 0: the kernel's default
 }
