@@ -55,6 +55,13 @@ bin/containerd2:
 	cd test/containerd && CGO_ENABLED=1 $(GO) build -trimpath -ldflags '-s -w' -tags seccomp -o ../../$@/ \
 		github.com/opencontainers/runc
 
+# kubeadm, and all images that it wants, of our builds. Half a minute the first time, on two cores.
+.PHONY: bin/kubeadm
+bin/kubeadm: build
+	cd test/kubeadm && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(CONTROLPLANE_LDFLAGS)' -o ../../$@/ tool
+	conformance/images/debian.sh bin/conformance/debian nftables
+	cd conformance && $(GO) run ./images --only kubeadm --out ../$@/images.tar
+
 # Only tests need it, so `build` does not build it. One minute the first time, on two cores.
 .PHONY: bin/registry
 bin/registry:
@@ -80,6 +87,12 @@ images: bin/images/pause ## build the archives in bin/images: pause, workload, C
 	cd addons && CGO_ENABLED=0 $(GO) build -tags grpcnotrace -trimpath -buildvcs=false -ldflags '-s -w' -o ../bin/images/ ./coredns ./metrics-server
 	$(GO) run ./images/build --pause bin/images/pause --workload bin/images/workload --coredns bin/images/coredns \
 	  --metrics-server bin/images/metrics-server --out bin/images
+
+# For clusters that run scheduler and lifecycle controller as pods (deploy/, docs/in-pods.md). `up` does not need it.
+.PHONY: image
+image: bin/plimsoll ## build bin/images/plimsoll.tar, the image for the manifests in deploy/
+	@mkdir -p bin/images
+	$(GO) run ./images/build --plimsoll bin/plimsoll --out bin/images
 
 # The image of a database for tests, of Debian's packages (60 MB are fetched the first time). It is built with the
 # suite's images, whose archives may have several layers.
@@ -115,13 +128,19 @@ test: deps-test build check test-unit test-e2e conformance-core ## install missi
 test-unit: bin/plimsoll-csi ## run the tests that need no control plane; those that need root are skipped without it
 	$(GO) test -race $$($(GO) list ./... | grep -v /test/e2e/)
 	$(GO) test ./internal/core/scheduler
-	PLIMSOLL_HISTORIES=10000 $(GO) test -run TestHistories ./internal/agent/pods
+	PLIMSOLL_HISTORIES=3000 $(GO) test -run TestHistories ./internal/agent/pods
 	cd controlplane && $(GO) vet ./... && $(GO) test ./...
-	cd bench && $(GO) vet ./binds ./plane ./node ./up ./evict ./record ./stats ./numa ./scheduler ./lifecycle ./perf ./bare ./events ./shape && $(GO) test ./node ./up ./record ./stats ./lifecycle ./perf ./scheduler ./shape
+	cd bench && $(GO) vet ./binds ./plane ./node ./up ./evict ./record ./stats ./numa ./scheduler ./lifecycle ./perf ./bare ./events ./services ./shape && $(GO) test ./node ./up ./record ./stats ./lifecycle ./perf ./scheduler ./shape
 	cd oracle && $(GO) vet ./... && $(GO) test ./...
 	cd conformance && $(GO) vet ./images ./run && $(GO) test ./images ./run
 	cd storage && $(GO) vet ./... && $(GO) test ./...
+	cd release && $(GO) vet ./... && $(GO) test -count=1 ./...
 	cd test/csisanity && $(GO) vet ./... && $(GO) test -count=1 ./...
+
+.PHONY: console-test
+console-test: bin/plimsoll ## look at `plimsoll console` in headless Chromium: 5,000 nodes, every view (ARGS='-pictures ../../docs' writes the pictures of docs)
+	@scripts/deps.sh console
+	cd test/console && $(GO) vet ./... && $(GO) test -count=1 -v . -args $(ARGS)
 
 .PHONY: oracle-long
 oracle-long: ## compare the agent's requests to the runtime with the kubelet's, for 100,000 pods that Pod Security admits
@@ -149,26 +168,34 @@ ON_CONTAINERD2 := TestRestartPolicy|TestInitAndSidecar|TestLogs|TestStreams|Test
 ON_CONTAINERD2 := $(ON_CONTAINERD2)|TestUserNamespace|TestImageVolume
 
 .PHONY: lab
-lab: deps-test build bin/containerd2 bin/registry ## run every test in virtual machines of the lab, also the long ones, and some tests on containerd 2
+lab: deps-test build bin/containerd2 bin/registry bin/kubeadm ## run every test in virtual machines of the lab, also the long ones, and some tests on containerd 2
 	bin/plimsoll-lab build
 	$(GO) test -tags e2e,lab -count=1 -timeout 40m ./lab/... ./test/e2e/lab/...
 	PATH=$(CURDIR)/bin/containerd2:$$PATH $(GO) test -count=1 -skip TestRemoveWhileStarting ./internal/containerruntime
 	PATH=$(CURDIR)/bin/containerd2:$$PATH $(GO) test -tags e2e -count=1 -run '$(ON_CONTAINERD2)' ./test/e2e/pods
 
 .PHONY: swap
-swap: build bench-build ## have upstream's kubelet and our agent take a node from each other, ten times, under load (root; minutes)
+swap: deps-test build bench-build bin/containerd2 ## have upstream's kubelet and our agent take a node from each other, under load, on containerd 1 and 2, and in a virtual machine with CPUs, memory and devices of NUMA nodes (root; half an hour)
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 30m -v -run TestSwap ./test/e2e/swap
+	PATH=$(CURDIR)/bin/containerd2:$$PATH PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 30m -v -run TestSwap ./test/e2e/swap
+	bin/plimsoll-lab build
+	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e,lab -count=1 -timeout 30m -v -run TestPinnedSwap ./test/e2e/lab
+
+.PHONY: shadow
+shadow: build bin/upstream-scheduler ## watch upstream's kube-scheduler and node-lifecycle controller with plimsoll shadow, 12 hollow nodes, 200 pods, a node that is lost (minutes)
+	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 20m -v -run TestShadowUpstream ./test/e2e/scheduler
 
 .PHONY: database
 database: build bin/images/postgresql.tar ## run PostgreSQL on a volume while the agent is killed twenty times, the driver too, and the node is drained (root; minutes)
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 30m -v ./test/e2e/database
 
 .PHONY: test-long
-test-long: ## run the long tests, more than an hour: a runtime frozen for longer than a Lease, renewal of a certificate, a thousand nodes on a bad day, hostile pods one by one
+test-long: ## run the long tests, more than an hour: a runtime frozen for longer than a Lease, renewal of a certificate, a thousand nodes on a bad day, hostile pods one by one, a release, built and installed
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 20m -run 'TestAliveInNameOnly' ./test/e2e/crash
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 20m -run 'TestPodCertificateRenewal' ./test/e2e/pods
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 20m -run 'TestThousand' ./test/e2e/fleet
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 2h -run TestOneByOne ./test/e2e/hostile
+	cd release && PLIMSOLL_E2E_LONG=1 $(GO) test -count=1 -timeout 60m -run 'TestRelease|TestReproducible' .
 
 # Plays seeds that no run has played before. PLIMSOLL_SEED is added to the seeds of the tests; a failure prints its
 # seed.
@@ -190,6 +217,19 @@ conformance-build: build bin/registry ## build upstream's e2e suite, and the ima
 	cd conformance && CGO_ENABLED=0 $(GO) test -c -vet=off -trimpath -ldflags '$(CONTROLPLANE_LDFLAGS)' -o ../$(CONFORMANCE)/e2e.test k8s.io/kubernetes/test/e2e
 	conformance/images/debian.sh $(CONFORMANCE)/debian
 	cd conformance && $(GO) run ./images --kubernetes "$$($(GO) list -m -f '{{.Dir}}' k8s.io/kubernetes)"
+
+# Prometheus with the discovery of Kubernetes only: the others are 100 MB of clients of clouds.
+CHARTS := bin/charts
+
+.PHONY: charts
+charts: build bin/images/postgresql.tar ## test the rules of deploy/monitoring; install PostgreSQL, nginx and Prometheus as charts do, use them, and remove them (root; minutes)
+	cd test/monitoring && CGO_ENABLED=0 $(GO) build -tags remove_all_sd,enable_kubernetes_sd -trimpath -buildvcs=false -ldflags '-s -w' -o ../../$(CHARTS)/ tool
+	$(CHARTS)/promtool check config --syntax-only deploy/monitoring/prometheus.yml
+	$(CHARTS)/promtool check rules deploy/monitoring/rules/*.yaml
+	$(CHARTS)/promtool test rules deploy/monitoring/tests/*.yaml
+	conformance/images/debian.sh bin/conformance/debian nginx
+	cd conformance && $(GO) run ./images --only charts --out ../$(CHARTS)/images.tar
+	PLIMSOLL_CHARTS_IMAGES=$(CURDIR)/$(CHARTS)/images.tar $(GO) test -tags e2e -count=1 -timeout 60m -v ./test/e2e/charts
 
 # Without FOCUS and ARGS: every test marked [Conformance] or [NodeConformance], about an hour.
 .PHONY: conformance
@@ -234,6 +274,15 @@ PROGRAMS := $(addprefix bin/,plimsoll plimsoll-controlplane plimsoll-csi plimsol
 sbom: build ## write bin/sbom.cdx.json: the modules in every program and image that is built (CycloneDX)
 	$(GO) run ./scripts/sbom $(PROGRAMS) bin/images/pause > bin/sbom.cdx.json
 
+# The tag at this commit. `make release RELEASE=v0.0.0-try` builds one without a tag, to look at it.
+RELEASE ?= $(shell git describe --tags --exact-match --match 'v[0-9]*' 2>/dev/null)
+
+.PHONY: release
+release: ## build a release in dist/TAG: Debian packages for amd64 and arm64, bill of materials, checksums (RELEASE=v0.0.0-try without a tag)
+	@if [ -z "$(RELEASE)" ]; then echo 'release: no tag like v0.1.0 is at this commit; RELEASE=v0.0.0-try builds one to look at'; exit 1; fi
+	@if [ -n "$$(git status --porcelain)" ]; then echo 'release: commit first: a release is what its commit says'; exit 1; fi
+	cd release && $(GO) run . --version '$(RELEASE)' --time "$$(git log -1 --format=%ct)" --out '../dist/$(RELEASE)'
+
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.1.4
 
 # Checks the built programs. They have no symbols (-s -w), so it cannot say which vulnerable functions they call.
@@ -275,6 +324,10 @@ bench-volumes: build bench-build ## measure pods with claims on our agent and up
 .PHONY: bench-up
 bench-up: build ## measure up with one node and with three (root; ARGS='--rounds 1 --rest 20s' for a quick look)
 	cd bench && $(GO) run ./up $(ARGS)
+
+.PHONY: bench-services
+bench-services: build ## measure how soon Services work where there are a thousand (root; ARGS='--rounds 1 --samples 10 --rest 10s --out ""' for a quick look)
+	cd bench && $(GO) run ./services $(ARGS)
 
 .PHONY: bench-numa
 bench-numa: ## measure our decisions on CPUs and NUMA nodes, and the kubelet's (ARGS='--rounds 1 --long=false' for a quick look)

@@ -57,6 +57,7 @@ internal/core/scheduler/queue: internal/core/heap internal/core/unit
 internal/core/scheduler/remedy: internal/core/numa internal/core/scheduler internal/core/scheduler/selector
     internal/core/unit internal/core/wellknown
 internal/core/scheduler/rows:
+internal/core/scheduler/trace: internal/core/numa internal/core/scheduler internal/core/unit
 internal/core/scheduler/selector: internal/core/scheduler/encode internal/core/wellknown
 internal/core/scheduler/shrink:
 internal/core/scheduler/volumes: internal/core/scheduler/rows internal/core/scheduler/selector
@@ -67,6 +68,8 @@ internal/core/podcert: internal/core/unit
 internal/core/podroutes:
 internal/core/serverchoice: internal/core/unit
 internal/core/servingcert:
+internal/core/shadow: internal/core/lifecycle internal/core/scheduler internal/core/unit internal/core/wellknown
+internal/core/clientcert:
 internal/core/shutdown: internal/core/unit
 internal/core/podlife: internal/core/resize internal/core/unit
 internal/core/probe: internal/core/unit
@@ -94,6 +97,7 @@ internal/host/deviceplugin: internal/core/machine internal/core/numa internal/co
 internal/host/disk: internal/core/unit
 internal/host/durable:
 internal/host/idmap:
+internal/host/iptables:
 internal/host/link:
 internal/host/journalctl:
 internal/host/logind: internal/host/durable
@@ -121,6 +125,7 @@ internal/kube/authn: internal/kube
 internal/kube/compat: internal/kube/featuregate internal/kube/kubeletconfig internal/kube/podfields
 internal/kube/configfile:
 internal/kube/credentialconfig: internal/kube/configfile
+internal/kube/certrequest: internal/core/nodecert internal/kube
 internal/kube/election: internal/kube
 internal/kube/featuregate:
 internal/kube/kubeletconfig: internal/core/... internal/kube/configfile internal/kube/featuregate
@@ -164,6 +169,7 @@ internal/agent/handover: internal/agent/failurelog internal/core/idset internal/
     internal/core/unit internal/host/durable internal/host/untrusted internal/kube/kubeletstate
 internal/agent/hook: internal/agent/metrics internal/agent/probe internal/host/cri
 internal/agent/identity: internal/core/nodecert internal/core/unit internal/host/durable internal/kube
+    internal/kube/certrequest
 internal/agent/imageaccess: internal/core/imageaccess internal/core/unit internal/host/durable
 internal/agent/imagegc: internal/agent/criconfig internal/clock internal/core/eviction internal/core/imagegc
     internal/core/unit internal/host/disk
@@ -190,7 +196,7 @@ internal/agent/podresources: internal/agent/devicemanager internal/agent/metrics
 internal/agent/oomwatch: internal/core/oom internal/core/podlife internal/core/unit internal/host/kmsg internal/kube
     internal/kube/translate
 internal/agent/pods: internal/clock internal/agent/... internal/core/... internal/host/cri internal/host/process
-    internal/kube internal/kube/podfields internal/kube/translate
+    internal/journal internal/kube internal/kube/podfields internal/kube/translate
 internal/agent/podstatus: internal/agent/volume internal/core/podlife internal/core/resize internal/core/unit
     internal/kube/translate
 internal/agent/podview: internal/agent/criconfig internal/agent/podlog internal/agent/podstatus internal/core/podlife
@@ -220,26 +226,34 @@ internal/agent/volume: internal/agent/csivolume internal/agent/env internal/agen
     internal/core/unit internal/core/volumelimit internal/core/volumestats internal/host/disk
     internal/host/mount internal/host/quota internal/host/shortage internal/host/untrusted internal/kube
     internal/kube/podfields internal/kube/translate
-internal/scheduler: internal/clock internal/core/scheduler internal/core/throttle internal/core/unit internal/kube
-    internal/kube/schedulerconfig internal/kube/topology internal/kube/translate
-internal/lifecycle: internal/clock internal/core/lifecycle internal/core/throttle internal/core/unit internal/kube
-    internal/kube/translate
+internal/scheduler: internal/clock internal/core/numa internal/core/scheduler internal/core/scheduler/trace
+    internal/core/throttle internal/core/unit internal/journal internal/kube internal/kube/schedulerconfig
+    internal/kube/topology internal/kube/translate
+internal/lifecycle: internal/clock internal/core/lifecycle internal/core/throttle internal/core/unit internal/journal
+    internal/kube internal/kube/translate
 internal/fleet: internal/clock internal/core/fault internal/core/heap internal/core/heartbeat internal/core/podlife
     internal/core/unit internal/kube internal/kube/translate internal/version
 internal/recommend: internal/core/allocatable internal/core/machine internal/core/recommend internal/core/unit
     internal/host/cgroup internal/host/procfs internal/kube/translate
+internal/console: internal/console/view internal/core/idset internal/core/machine internal/core/unit internal/explain
+    internal/journal internal/kube internal/kube/kubeletconfig internal/kube/manifests internal/kube/topology
+    internal/version internal/whatif
+internal/console/view: internal/core/allocatable internal/core/eviction internal/core/idset internal/core/machine
+    internal/core/numa internal/explain internal/journal internal/kube/translate
 internal/whatif: internal/core/... internal/kube/kubeletconfig internal/kube/manifests internal/kube/schedulerconfig
     internal/kube/topology internal/kube/translate
+internal/shadow: internal/clock internal/core/lifecycle internal/core/scheduler internal/core/shadow internal/core/unit
+    internal/kube internal/kube/schedulerconfig internal/kube/topology internal/kube/translate
 internal/sim: internal/core/...
 
 # the cluster on one machine
 internal/cluster: deploy internal/clock internal/cluster/bootstrap internal/cluster/pki internal/cluster/progress
-    internal/cluster/sparedisk internal/cluster/supervise internal/containerruntime internal/core/podroutes
-    internal/core/qos internal/core/serverchoice internal/core/servingcert internal/core/unit internal/fleet
+    internal/cluster/sparedisk internal/cluster/supervise internal/containerruntime internal/core/clientcert
+    internal/core/podroutes internal/core/qos internal/core/serverchoice internal/core/servingcert internal/core/unit internal/fleet
     internal/host/cgroup internal/host/durable internal/host/link internal/host/loop internal/host/mount
     internal/host/nat internal/host/procfs internal/host/shortage internal/image internal/kube
     internal/kube/kubeletconfig internal/version
-internal/cluster/bootstrap: internal/host/durable internal/kube
+internal/cluster/bootstrap: internal/host/durable internal/kube internal/kube/certrequest
 internal/cluster/pki: internal/host/durable
 internal/cluster/progress:
 internal/cluster/sparedisk:
@@ -255,16 +269,27 @@ internal/csi/store: internal/core/localvolume internal/core/unit internal/host/d
 internal/containerruntime: internal/host/... internal/image
 internal/explain: internal/core/eviction internal/core/scheduler internal/core/scheduler/remedy internal/core/unit
     internal/journal internal/kube internal/kube/schedulerconfig internal/kube/topology internal/kube/translate
+internal/top: internal/core/unit
+internal/top/screen: internal/top
+internal/top/source: internal/core/machine internal/core/scheduler internal/core/unit internal/explain internal/journal
+    internal/kube internal/kube/topology internal/kube/translate internal/top
 internal/image:
-internal/journal: internal/core/eviction internal/core/unit internal/host/shortage
+internal/journal: internal/core/admission internal/core/eviction internal/core/idset internal/core/lifecycle
+    internal/core/machine internal/core/numa internal/core/scheduler
+    internal/core/scheduler/trace internal/core/unit internal/host/shortage
+internal/journal/replay: internal/core/admission internal/core/eviction internal/core/numa internal/core/scheduler
+    internal/core/scheduler/trace internal/journal internal/kube/topology
 internal/version:
 internal/clock: internal/core/unit
 
 # programs
 cmd/plimsoll: internal/agent internal/agent/node internal/cluster internal/cluster/bootstrap internal/cluster/progress
+    internal/console
     internal/core/eviction internal/core/fault internal/core/lifecycle internal/core/recommend internal/explain
-    internal/fleet internal/host/procfs internal/host/machineinfo internal/kube/... internal/lifecycle
-    internal/recommend internal/scheduler internal/sim internal/version internal/whatif
+    internal/fleet internal/host/procfs internal/host/machineinfo internal/journal internal/journal/replay
+    internal/kube/... internal/lifecycle
+    internal/recommend internal/scheduler internal/shadow internal/sim internal/top internal/top/screen
+    internal/top/source internal/version internal/whatif
 cmd/plimsoll-csi: internal/csi internal/version
 cmd/plimsoll-hostport: internal/host/cni
 cmd/plimsoll-lab: lab
@@ -288,8 +313,12 @@ test/csidriver: internal/host/mount
 test/csidriver/driver: test/csidriver
 test/deviceplugin:
 test/deviceplugin/plugin: test/deviceplugin
+test/e2e/charts:
+test/e2e/lab:
+test/e2e/pods:
 test/e2e/rig: internal/cluster/pki internal/host/loop internal/host/mount internal/image internal/scheduler lab lab/wire
     test/freeport
+test/e2e/scheduler:
 test/flagdoc:
 test/freeport:
 test/scenario:

@@ -9,7 +9,10 @@
 package containers
 
 import (
+	"archive/tar"
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -237,9 +240,58 @@ func (n *node) images() {
 	if out, err := image("rm", "plimsoll.dev/pause:1"); err == nil || !strings.Contains(out, "every pod needs it") {
 		n.t.Errorf("image rm of what every pod needs: %v, %s", err, out)
 	}
+	n.noImages()
 	if left, err := filepath.Glob(filepath.Join(n.stateDir, "image-*")); err != nil || len(left) > 0 {
 		n.t.Errorf("%v is left of standard input, %v", left, err)
 	}
+}
+
+// noImages checks that what is no image is refused with its place, what is wrong and what to do, as a file and as
+// standard input: a text, and the tar archive of a file system, which docker export writes.
+func (n *node) noImages() {
+	const wanted = "want an image as docker save"
+	before := n.imageList()
+	var exported bytes.Buffer
+	files := tar.NewWriter(&exported)
+	err := files.WriteHeader(&tar.Header{
+		Typeflag: tar.TypeDir,
+		Name:     "etc/",
+		Mode:     0o755,
+	})
+	if err = errors.Join(err, files.Close()); err != nil {
+		n.t.Fatal(err)
+	}
+	for what, content := range map[string][]byte{
+		"read it as tar": bytes.Repeat([]byte("no image\n"), 1000),
+		"index.json: not in the archive, nor is manifest.json": exported.Bytes(),
+	} {
+		path := filepath.Join(n.t.TempDir(), "file.tar")
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			n.t.Fatal(err)
+		}
+		for where, said := range map[string]string{path: path, "-": "standard input"} {
+			command := exec.Command(n.binary, "image", "load", where, "--instance", "e2econt", "--state-dir", n.stateDir)
+			command.Stdin = bytes.NewReader(content)
+			out, err := command.CombinedOutput()
+			for _, want := range []string{said, what, wanted} {
+				if err == nil || !strings.Contains(string(out), want) {
+					n.t.Errorf("image load %s: %v, %s, want %q", where, err, out, want)
+				}
+			}
+		}
+	}
+	if after := n.imageList(); after != before {
+		n.t.Errorf("images were\n%s\nare\n%s", before, after)
+	}
+}
+
+// imageList returns what `image ls` prints.
+func (n *node) imageList() string {
+	out, err := exec.Command(n.binary, "image", "ls", "--instance", "e2econt", "--state-dir", n.stateDir).CombinedOutput()
+	if err != nil {
+		n.t.Fatal(err, string(out))
+	}
+	return string(out)
 }
 
 // sees checks environment, command line, every kind of volume, names, and readiness.

@@ -27,10 +27,7 @@ func TestContainerd2(t *testing.T) {
 	}
 	c := rig.Shared(t)
 	g := lab.Boot(t, "tiny", lab.Options{Init: lab.Systemd, Name: "containerd2"})
-	for _, program := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
-		g.CopyIn(t, filepath.Join(bin, program), containerd2Dir+"/"+program)
-	}
-	g.Write(t, "/etc/systemd/system/containerd.service.d/two.conf", containerd2Unit)
+	useContainerd2(t, g, bin)
 	g.Run(t, "systemctl", "daemon-reload")
 	g.Write(t, "/etc/containerd/config.toml", containerd2Config("true"))
 
@@ -54,6 +51,16 @@ func TestContainerd2(t *testing.T) {
 	n.names = cgroupfsNames
 	n.resizes()
 	n.hearsEvents()
+}
+
+// useContainerd2 makes systemd start the containerd of a directory once it has read its units again. The configuration
+// is still to be written.
+func useContainerd2(t *testing.T, g *lab.Guest, bin string) {
+	t.Helper()
+	for _, program := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
+		g.CopyIn(t, filepath.Join(bin, program), containerd2Dir+"/"+program)
+	}
+	g.Write(t, "/etc/systemd/system/containerd.service.d/two.conf", containerd2Unit)
 }
 
 const containerd2Dir = "/usr/local/bin"

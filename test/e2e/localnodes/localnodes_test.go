@@ -407,6 +407,8 @@ func TestTaken(t *testing.T) {
 		flags []string
 	}{
 		{"overlaps 10.83.0.0/24, a network that this machine has", []string{"--node-cidr", "10.83.0.0/24"}},
+		{"--pod-cidr 10.83.0.0/16 overlaps 10.83.0.1/24 of interface taken: choose another --pod-cidr",
+			[]string{"--pod-cidr", "10.83.0.0/16"}},
 		{"listen on 10.87.0.1 port " + port, []string{"--apiserver-port", port}},
 		{"--node-cidr 10.87.0.0/30 has addresses for 2", []string{"--node-cidr", "10.87.0.0/30", "--nodes", "3"}},
 	} {

@@ -47,7 +47,7 @@ func TestVolumes(t *testing.T) {
 		t.Errorf("pods are on %v, were on %v", is, was)
 	}
 	t.Run("elsewhere", func(t *testing.T) { k.at(t).elsewhere(was, nodes) })
-	t.Run("clone", func(t *testing.T) { k.at(t).clone(was, nodes[1]) })
+	t.Run("copies", func(t *testing.T) { k.at(t).copies(was, nodes) })
 
 	for _, child := range []string{"node-2/csi-driver", "node-2/storage"} {
 		killChild(t, c, child, nodes[1])
@@ -67,6 +67,7 @@ func TestVolumes(t *testing.T) {
 	if is := k.places(nodes); is != was {
 		t.Errorf("pods are on %v after down and up, were on %v", is, was)
 	}
+	t.Run("registered again", func(t *testing.T) { k.at(t).registeredAgain(nodes[1]) })
 	k.kubectl("delete", "statefulsets,pods", "--all")
 	k.kubectl("delete", "persistentvolumeclaims", "--all", "--wait=false")
 	rig.Eventually(t, soon, "no node keeps a volume", func(context.Context) error {
@@ -77,6 +78,7 @@ func TestVolumes(t *testing.T) {
 		}
 		return nil
 	})
+	t.Run("fewer", func(t *testing.T) { k.at(t).fewer(nodes[1]) })
 }
 
 func (k keepers) at(t *testing.T) keepers {
@@ -224,41 +226,6 @@ func (k keepers) elsewhere(places [2]string, nodes []string) {
 		return fmt.Errorf("%q", said)
 	})
 	k.kubectl("delete", "pod", pod.Name)
-}
-
-// clone: a clone of a volume is made on the node of its source, and has its content. Its pod must name the node: no
-// scheduler knows that the driver of another node will refuse.
-func (k keepers) clone(places [2]string, node string) {
-	source := "data-keeper-0"
-	if places[1] == node {
-		source = "data-keeper-1"
-	}
-	original, err := k.API.CoreV1().PersistentVolumeClaims(k.ns).Get(k.t.Context(), source, metav1.GetOptions{})
-	if err != nil {
-		k.t.Fatal(err)
-	}
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "clone"}, Spec: original.Spec}
-	claim.Spec.VolumeName = ""
-	claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: source}
-	claim.Spec.DataSourceRef = nil
-	claims := k.API.CoreV1().PersistentVolumeClaims(k.ns)
-	if _, err := claims.Create(k.t.Context(), claim, metav1.CreateOptions{}); err != nil {
-		k.t.Fatal(err)
-	}
-	pod := k.user("clone", "clone")
-	pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
-	pod.Spec.Containers[0].Args = []string{"cat", "/data/starts"}
-	k.create(pod)
-	k.kubectl("wait", "pod/clone", "--for=jsonpath={.status.phase}=Succeeded", "--timeout="+soon.String())
-	if out := k.kubectl("logs", "clone"); strings.Count(out, "started") != 2 {
-		k.t.Errorf("the clone has %q, want two lines", out)
-	}
-	done, err := k.API.CoreV1().Pods(k.ns).Get(k.t.Context(), "clone", metav1.GetOptions{})
-	if err != nil || done.Spec.NodeName != node || nodesOf(k.volume("clone")) != node {
-		k.t.Errorf("the clone's pod ran on %s, its volume admits %s, its source is on %s: %v", done.Spec.NodeName,
-			nodesOf(k.volume("clone")), node, err)
-	}
-	k.kubectl("delete", "pod/clone", "persistentvolumeclaim/clone")
 }
 
 // user returns a pod that uses a claim.

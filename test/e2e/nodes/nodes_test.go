@@ -28,6 +28,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/link"
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
@@ -51,7 +52,7 @@ func inside(m *testing.M) int {
 			return 1
 		}
 	}
-	return rig.Main(m, "nodes", rig.Options{Services: true, UpFlags: []string{
+	return rig.Main(m, "nodes", rig.Options{Services: true, Storage: true, UpFlags: []string{
 		"--bind-address", server, "--node-ip", server, "--pod-cidr", "10.85.0.0/16", "--apiserver-port", "6443",
 	}})
 }
@@ -256,7 +257,7 @@ func ready(t *testing.T, c *rig.Cluster, node string) {
 }
 
 // TestJoin makes two machines nodes, and checks that pods on all three reach each other, a Service and its DNS name.
-// Then it kills a supervisor, and cuts a machine off.
+// Then it kills a supervisor, each other process and a whole machine, parts two machines, and cuts one off.
 func TestJoin(t *testing.T) {
 	c := rig.Shared(t)
 	i := invite(t, c)
@@ -284,6 +285,8 @@ func TestJoin(t *testing.T) {
 
 	t.Run("supervisor", func(t *testing.T) { killSupervisor(t, b) })
 	t.Run("children", func(t *testing.T) { killChildren(t, c, b) })
+	t.Run("whole node", func(t *testing.T) { killNode(t, c, b, namespace) })
+	t.Run("partition", func(t *testing.T) { partition(t, c, b, d, namespace) })
 	t.Run("cut off", func(t *testing.T) { cutOff(t, c, d, namespace, ips) })
 	t.Run("removed", func(t *testing.T) { remove(t, c, d) })
 	if out, err := b.run("status"); err != nil || !strings.Contains(out, "https://"+server+":6443, ready") {
@@ -395,11 +398,102 @@ func remove(t *testing.T, c *rig.Cluster, m *machine) {
 	}
 }
 
+// makeAway makes a node whose machine does not exist, until the test ends.
+func makeAway(t *testing.T, c *rig.Cluster) {
+	t.Helper()
+	nodes := c.API.CoreV1().Nodes()
+	node, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "away"}},
+		metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := nodes.Delete(context.WithoutCancel(t.Context()), "away", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	patch := `{"status":{"addresses":[{"type":"InternalIP","address":"192.168.77.99"}]}}`
+	if _, err := nodes.Patch(t.Context(), node.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{},
+		"status"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestOneName: of two machines that join at once with one name, one is a node. The other one is told why, keeps
+// nothing, and has the name when the first has been removed.
+func TestOneName(t *testing.T) {
+	c := rig.Shared(t)
+	i := invite(t, c)
+	first, second := newMachine(t, c, "x", 10), newMachine(t, c, "y", 11)
+	same := append(i.with(), "--node-name", "x")
+	refused := make(chan error)
+	go func() {
+		_, err := second.join(same...)
+		refused <- err
+	}()
+	_, err := first.join(same...)
+	other := <-refused
+	if err != nil {
+		second, err, other = first, other, err
+	}
+	if err != nil {
+		t.Fatalf("both machines were refused: %v, %v", err, other)
+	}
+	if other == nil || !strings.Contains(other.Error(), "has requested to be node x") &&
+		!strings.Contains(other.Error(), "the cluster has a ") {
+		t.Fatalf("the other machine: %v", other)
+	}
+	t.Log(other)
+	if err := second.remains(); err != nil {
+		t.Error(err)
+	}
+	removed := func() {
+		t.Helper()
+		out, err := exec.Command(rig.Binary(t), "node", "remove", "x", "--instance", c.Name, "--state-dir",
+			c.StateDir).CombinedOutput()
+		if err != nil {
+			t.Fatal(err, string(out))
+		}
+	}
+	removed()
+	if _, err := second.join(same...); err != nil {
+		t.Errorf("after the first was removed: %v", err)
+	}
+	removed()
+}
+
+// refusedNetworks: a machine with an address in the network of the cluster's pods or Services cannot join.
+func refusedNetworks(t *testing.T, m *machine, i invitation) {
+	for _, r := range []struct{ flag, address string }{
+		{"--pod-cidr 10.85.0.0/16", "10.85.7.1/24"},
+		{"--service-cidr " + rig.ServiceCIDR, strings.Replace(rig.ServiceCIDR, "0.0/16", "7.1/24", 1)},
+	} {
+		address := func(do string) {
+			t.Helper()
+			out, err := exec.Command("ip", "-n", m.namespace, "address", do, r.address, "dev", "eth0").CombinedOutput()
+			if err != nil {
+				t.Fatal(err, string(out))
+			}
+		}
+		address("add")
+		out, err := m.join(i.with()...)
+		address("del")
+		want := r.flag + " overlaps " + r.address + " of interface eth0: give this machine an address in another network"
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v\n%s\nwant %q", err, out, want)
+		}
+		if err := m.remains(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestRefused: a machine that cannot join gets the reason, and keeps nothing of a node.
 func TestRefused(t *testing.T) {
 	c := rig.Shared(t)
 	i := invite(t, c)
 	m := newMachine(t, c, "r", 9)
+	makeAway(t, c)
 	id, secret, _ := strings.Cut(i.Token, ".")
 	other := strings.Map(func(r rune) rune { return map[bool]rune{true: 'b', false: 'a'}[r == 'a'] }, secret)
 	hash := "sha256:" + strings.Repeat("0", 64)
@@ -415,6 +509,7 @@ func TestRefused(t *testing.T) {
 		{"another authority", []string{"--token", i.Token, "--discovery-token-ca-cert-hash", hash}, "it is another cluster"},
 		{"no token", nil, "--token"},
 		{"a name that is taken", append(i.with(), "--node-name", c.NodeName), "has a Ready node of that name"},
+		{"the name of a machine that is away", append(i.with(), "--node-name", "away"), "run `plimsoll node remove away`"},
 		{"no port", append(i.with(), "--agent-port", "10256"), "has the same port"},
 		{"a wrong hash", []string{"--token", i.Token, "--discovery-token-ca-cert-hash", "sha256:12"},
 			"64 hexadecimal digits"},
@@ -430,6 +525,19 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: %v", r.name, err)
 		}
 	}
+
+	deleted := invite(t, c)
+	gone, _, _ := strings.Cut(deleted.Token, ".")
+	out, err := exec.Command(rig.Binary(t), "token", "delete", gone, "--instance", c.Name, "--state-dir",
+		c.StateDir).CombinedOutput()
+	if err != nil {
+		t.Fatal(err, string(out))
+	}
+	if out, err := m.join(deleted.with()...); err == nil || !strings.Contains(err.Error(), "use token "+gone) ||
+		!strings.Contains(err.Error(), "was deleted (on the server, `plimsoll token create` makes another)") {
+		t.Errorf("a deleted token: %v\n%s", err, out)
+	}
+	refusedNetworks(t, m, i)
 
 	brief := invite(t, c, "--ttl", "1s")
 	time.Sleep(2 * time.Second) // a machine that joins before the end is a node, and stays one

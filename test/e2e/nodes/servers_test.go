@@ -327,6 +327,7 @@ func refusedByServers(t *testing.T, one, two *machine, store etcd, i serverInvit
 		{"half a key", further(append(i.invitation.with(), "--certificate-key", "12")...), "64 hexadecimal digits"},
 		{"what the cluster decides", further(append(i.with(), "--pod-cidr", "10.1.0.0/16")...),
 			"the cluster has decided it"},
+		{"a name that is taken", further(append(i.with(), "--node-name", one.name)...), "has a Ready node of that name"},
 		{"a server that is not there", append([]string{"--server", two.url()}, i.with()...), "connect"},
 	} {
 		out, err := two.up(r.flags...)

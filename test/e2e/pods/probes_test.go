@@ -112,8 +112,9 @@ func TestLivenessAndStartup(t *testing.T) {
 	late := workload("c", "http", "--ready-after", "4s")
 	late.StartupProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: get("/readyz", 8080)}, PeriodSeconds: 1,
 		FailureThreshold: 30}
+	// The timeout is long, so that only an answer counts as a failure: other tests load the machine at the same time.
 	late.LivenessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: get("/readyz", 8080)}, PeriodSeconds: 1,
-		FailureThreshold: 1}
+		TimeoutSeconds: 20, FailureThreshold: 1}
 	b.create("late", lasting(late))
 
 	exec := workload("c", "sleep", "infinity")

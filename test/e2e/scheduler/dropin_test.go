@@ -101,6 +101,9 @@ func (d *dropIn) identify(t *testing.T) {
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "reads-metrics"}, Rules: []rbacv1.PolicyRule{{
 		Verbs:           []string{"get"},
 		NonResourceURLs: []string{"/metrics", "/metrics/resources", "/configz", "/debug/pprof/*"},
+	}, {
+		Verbs: []string{"get"}, APIGroups: []string{"plimsoll.dev"}, Resources: []string{"journals"},
+		ResourceNames: []string{"scheduler"},
 	}}}
 	if _, err := d.API.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -321,7 +324,7 @@ func (d *dropIn) testTwo(t *testing.T) {
 		d.expect(t, address, "/livez", "", http.StatusOK, "ok") // without credentials, as kubeadm's probes do
 		d.expect(t, address, "/readyz", "", http.StatusOK, "ok")
 		d.expect(t, address, "/healthz", "", http.StatusOK, "ok")
-		for _, path := range []string{"/metrics", "/metrics/resources", "/configz", "/debug/pprof/cmdline"} {
+		for _, path := range []string{"/metrics", "/metrics/resources", "/configz", "/debug/pprof/cmdline", "/journal"} {
 			d.expect(t, address, path, "", http.StatusUnauthorized, "")
 			d.expect(t, address, path, "no token", http.StatusUnauthorized, "")
 			d.expect(t, address, path, d.stranger, http.StatusForbidden, "system:serviceaccount:"+d.ns+":stranger")
@@ -333,6 +336,7 @@ func (d *dropIn) testTwo(t *testing.T) {
 	leader := d.leader(t, addresses, "")
 	d.places(t, addresses[leader])
 	d.expect(t, addresses[leader], "/metrics/resources", d.watcher, http.StatusOK, "kube_pod_resource_request{")
+	d.expect(t, addresses[leader], "/journal", d.watcher, http.StatusOK, `"kind":"placement"`)
 
 	programs[leader].Stop() // killed, so it does not release its Lease
 	d.pod(t, "meanwhile", "1", nil)

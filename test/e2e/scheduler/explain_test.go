@@ -66,6 +66,7 @@ func TestExplain(t *testing.T) {
 	a.make(t, "other", "1", "apart", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "other"} })
 	a.placed(t, "other", "apart")
 
+	a.troubles(t)
 	a.make(t, "taint", "1", "taint", nil)
 	a.make(t, "cordon", "1", "cordon", nil)
 	a.make(t, "label", "1", "label", func(p *corev1.Pod) { p.Spec.NodeSelector["disk"] = "ssd" })

@@ -1,0 +1,348 @@
+//go:build e2e && lab
+
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/plimsoll-dev/plimsoll/internal/image"
+	"github.com/plimsoll-dev/plimsoll/lab"
+	"github.com/plimsoll-dev/plimsoll/lab/wire"
+	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
+	"github.com/plimsoll-dev/plimsoll/test/freeport"
+)
+
+// TestKubeadm makes a guest the first server of a cluster with upstream's kubeadm. Our program is its kubelet and its
+// kube-scheduler, by these names; everything else is upstream's, and all images are built here. Everything that kubeadm
+// starts is Ready. A pod that the scheduler places finds another by its Service's name. Then a second guest joins,
+// whose kubelet is our program too.
+func TestKubeadm(t *testing.T) {
+	t.Parallel()
+	server := newKubeadmGuest(t, "server", kubeadmOptions{Kubelet: ours})
+	server.endpoint = apiName
+	api := server.init(t, "")
+	server.wantReady(t, api)
+	server.wantSystem(t, api)
+	server.findsService(t, api)
+	server.wantNoRestart(t, "kubelet")
+	joins(t, server, api)
+}
+
+// findsService checks that a pod finds another by its Service's name.
+func (g kubeadmGuest) findsService(t *testing.T, api kubernetes.Interface) {
+	t.Helper()
+	ns := metav1.NamespaceDefault
+	web := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{"app": "web"}},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "c", Image: image.Demo, Args: []string{"http", "--port", "8080"}}},
+		},
+	}
+	ask := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "ask"},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyOnFailure,
+			Containers: []corev1.Container{{
+				Name:  "c",
+				Image: image.Demo,
+				Args:  []string{"get", "--timeout", "30s", "http://web." + ns + ".svc.cluster.local/healthz"},
+			}},
+		},
+	}
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec: corev1.ServiceSpec{
+			Selector: web.Labels,
+			Ports:    []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}},
+		},
+	}
+	if _, err := api.CoreV1().Services(ns).Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range []*corev1.Pod{web, ask} {
+		// Its account may not be there yet.
+		rig.Eventually(t, podWithin, "create "+pod.Name, func(ctx context.Context) error {
+			_, err := api.CoreV1().Pods(ns).Create(ctx, pod, metav1.CreateOptions{})
+			return err
+		})
+	}
+	wantPhase(t, api, ns, "web", corev1.PodRunning)
+	wantPhase(t, api, ns, "ask", corev1.PodSucceeded)
+}
+
+// Bounds of what kubeadm does in a guest on busy CPUs (chosen: several times what it takes on two idle cores, where
+// init takes about one minute).
+const (
+	kubeadmWithin = 20 * time.Minute
+	systemWithin  = 10 * time.Minute
+)
+
+// kubeletUnit and kubeletDropIn are what the packages of kubeadm and the kubelet install (kubernetes.io, "Configuring
+// each kubelet in your cluster using kubeadm").
+const (
+	kubeletUnit = `[Unit]
+Description=kubelet
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+ExecStart=/usr/bin/kubelet
+Restart=always
+StartLimitInterval=0
+RestartSec=10
+
+[Install]
+WantedBy=multi-user.target
+`
+	kubeletDropIn = `[Service]
+Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf ` +
+		`--kubeconfig=/etc/kubernetes/kubelet.conf"
+Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
+EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
+EnvironmentFile=-/etc/default/kubelet
+ExecStart=
+ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
+`
+)
+
+// The programs that a guest may have as its kubelet, as paths there.
+const (
+	ours     = wire.CargoDir + "/plimsoll"
+	upstream = "/usr/local/bin/upstream-kubelet"
+)
+
+// apiName is the API server's name in a cluster whose machines reach it at different addresses.
+const apiName = "api.lab"
+
+// kubeadmOptions are what guests of kubeadm differ in.
+type kubeadmOptions struct {
+	Kubelet     string // ours or upstream
+	Containerd2 bool   // else Debian's containerd 1.6
+}
+
+// kubeadmGuest is a guest that has what the packages of kubeadm, the kubelet and containerd install, and all images.
+type kubeadmGuest struct {
+	*lab.Guest
+	port     int    // of its API server, in the guest and here
+	endpoint string // by which the machines of the cluster know the API server; empty: its address
+}
+
+// newKubeadmGuest boots a guest. It skips the test if something that it needs is not built.
+func newKubeadmGuest(t *testing.T, name string, o kubeadmOptions) kubeadmGuest {
+	t.Helper()
+	built := filepath.Dir(rig.Binary(t))
+	bin := filepath.Join(built, "kubeadm")
+	needs := map[string]string{"bin/kubeadm": filepath.Join(bin, "images.tar")}
+	if o.Kubelet == upstream {
+		needs["bench-build"] = filepath.Join(built, "upstream-kubelet")
+	}
+	if o.Containerd2 {
+		needs["bin/containerd2"] = filepath.Join(built, "containerd2")
+	}
+	for target, path := range needs {
+		if _, err := os.Stat(path); err != nil {
+			t.Skipf("%v: run make %s", err, target)
+		}
+	}
+	g := kubeadmGuest{
+		Guest: lab.Boot(t, "server", lab.Options{Init: lab.Systemd, Name: name}),
+		port:  freeport.ForTest(t),
+	}
+	began := time.Now()
+	g.Publish(t, g.port)
+	g.CopyIn(t, filepath.Join(bin, "kubeadm"), "/usr/bin/kubeadm")
+	g.CopyIn(t, filepath.Join(bin, "images.tar"), "/root/images.tar")
+	if o.Kubelet == upstream {
+		g.CopyIn(t, filepath.Join(built, "upstream-kubelet"), upstream)
+	}
+	g.Run(t, "ln", "-s", o.Kubelet, "/usr/bin/kubelet")
+	g.Write(t, "/etc/systemd/system/kubelet.service", kubeletUnit)
+	g.Write(t, "/etc/systemd/system/kubelet.service.d/10-kubeadm.conf", kubeletDropIn)
+	g.resolves(t, g.IP)
+	// As kubernetes.io, "Container Runtimes", tells users, and for kube-proxy, which sets parameters of connections.
+	g.Write(t, "/etc/modules-load.d/kubernetes.conf", "overlay\nbr_netfilter\nnf_conntrack\n")
+	g.Write(t, "/etc/sysctl.d/kubernetes.conf", "net.ipv4.ip_forward = 1\n")
+	g.Write(t, "/etc/systemd/journald.conf.d/persistent.conf", "[Journal]\nStorage=persistent\n")
+	g.Run(t, "cp", "/etc/containerd/config-systemd.toml", "/etc/containerd/config.toml")
+	if o.Containerd2 {
+		useContainerd2(t, g.Guest, filepath.Join(built, "containerd2"))
+		g.Write(t, "/etc/containerd/config.toml", containerd2Config("true"))
+	}
+	g.Run(t, "systemctl", "daemon-reload")
+	g.Run(t, "systemctl", "enable", "kubelet", "containerd")
+	g.Run(t, "systemctl", "restart", "systemd-modules-load", "systemd-sysctl", "systemd-journald", "containerd")
+	for _, file := range []string{"/root/images.tar", wire.CargoDir + "/images/" + image.PauseFile,
+		wire.CargoDir + "/images/" + image.WorkloadFile} {
+		if out, err := g.ctr(t.Context(), "images", "import", file); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	t.Logf("%s has everything %v after it was up", name, time.Since(began).Round(time.Second))
+	return g
+}
+
+// ctr runs the program of the containerd that runs, on the containers of pods.
+func (g kubeadmGuest) ctr(ctx context.Context, args ...string) (string, error) {
+	const script = `PATH=` + containerd2Dir + `:$PATH exec ctr -n k8s.io "$@"`
+	return g.Output(ctx, append([]string{"sh", "-c", script, "ctr"}, args...)...)
+}
+
+// resolves writes what the guest knows of names, among them the API server's. The lab writes its own files at each
+// boot.
+func (g kubeadmGuest) resolves(t *testing.T, address string) {
+	t.Helper()
+	g.Write(t, "/etc/hosts", fmt.Sprintf("127.0.0.1 localhost\n%s %s\n%s %s\n", g.IP, g.Name, address, apiName))
+	g.Write(t, "/etc/resolv.conf", fmt.Sprintf("nameserver %s\n", g.Host)) // CoreDNS wants one; no test asks it
+}
+
+// init runs kubeadm init, and returns a client with the administrator's rights. kubelet has further fields of the
+// kubelets' configuration.
+func (g kubeadmGuest) init(t *testing.T, kubelet string) kubernetes.Interface {
+	t.Helper()
+	endpoint := ""
+	if g.endpoint != "" {
+		endpoint = net.JoinHostPort(g.endpoint, strconv.Itoa(g.port))
+	}
+	g.Write(t, "/root/kubeadm.yaml", fmt.Sprintf(`apiVersion: kubeadm.k8s.io/v1beta4
+kind: InitConfiguration
+localAPIEndpoint: {advertiseAddress: %[1]s, bindPort: %[2]d}
+nodeRegistration: {taints: []}
+timeouts: {controlPlaneComponentHealthCheck: %[3]v, kubeletHealthCheck: %[3]v, kubernetesAPICall: %[3]v}
+---
+apiVersion: kubeadm.k8s.io/v1beta4
+kind: ClusterConfiguration
+kubernetesVersion: %[4]s
+controlPlaneEndpoint: %[5]q
+apiServer: {certSANs: [127.0.0.1]}
+---
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+%[6]s
+---
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+`, g.IP, g.port, kubeadmWithin, g.Run(t, "kubeadm", "version", "--output", "short"), endpoint, kubelet))
+	g.kubeadm(t, "init", "--config", "/root/kubeadm.yaml")
+	api, err := kubernetes.NewForConfig(g.admin(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return api
+}
+
+// admin is how the administrator of the cluster reaches its API server from here.
+func (g kubeadmGuest) admin(t *testing.T) *rest.Config {
+	t.Helper()
+	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(g.Run(t, "cat", "/etc/kubernetes/admin.conf")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Host = "https://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(g.port))
+	return config
+}
+
+// kubeadm runs kubeadm. If it fails, the test ends with what kubeadm and the kubelet say.
+func (g kubeadmGuest) kubeadm(t *testing.T, args ...string) {
+	t.Helper()
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), kubeadmWithin)
+	defer cancel()
+	var said strings.Builder
+	err := g.Exec(ctx, lab.Command{Args: append([]string{"kubeadm"}, args...), Stdout: &said, Stderr: &said})
+	if err != nil {
+		journal, _ := g.Output(t.Context(), "journalctl", "-u", "kubelet", "--no-pager", "-n", "200")
+		t.Fatalf("kubeadm %s: %v\n%s\nkubelet:\n%s", args[0], err, said.String(), journal)
+	}
+	t.Logf("kubeadm %s took %v", args[0], time.Since(began).Round(time.Second))
+	for line := range strings.Lines(said.String()) {
+		if strings.Contains(line, "WARNING") {
+			t.Log(strings.TrimSpace(line))
+		}
+	}
+}
+
+// wantReady waits until the guest's node is Ready.
+func (g kubeadmGuest) wantReady(t *testing.T, api kubernetes.Interface) {
+	t.Helper()
+	rig.Eventually(t, podWithin, g.Name+" is Ready", func(ctx context.Context) error {
+		node, err := api.CoreV1().Nodes().Get(ctx, g.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+				return nil
+			}
+		}
+		return fmt.Errorf("%+v", node.Status.Conditions)
+	})
+}
+
+// wantSystem waits until every pod that kubeadm starts on a server is Ready.
+func (g kubeadmGuest) wantSystem(t *testing.T, api kubernetes.Interface) {
+	t.Helper()
+	rig.Eventually(t, systemWithin, "the pods of kubeadm are Ready", func(ctx context.Context) error {
+		missing := map[string]int{
+			"etcd-" + g.Name: 1, "kube-apiserver-" + g.Name: 1, "kube-controller-manager-" + g.Name: 1,
+			"kube-scheduler-" + g.Name: 1, "kube-proxy-": 1, "coredns-": 2,
+		}
+		pods, err := api.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		var waits error
+		for _, pod := range pods.Items {
+			if err := podReady(&pod); err != nil {
+				waits = fmt.Errorf("%s: %w", pod.Name, err)
+				continue
+			}
+			for prefix := range missing {
+				if strings.HasPrefix(pod.Name, prefix) {
+					missing[prefix]--
+				}
+			}
+		}
+		for prefix, n := range missing {
+			if n > 0 {
+				return fmt.Errorf("%d of %s are missing: %w", n, prefix, waits)
+			}
+		}
+		return nil
+	})
+}
+
+// wantNoRestart checks that systemd has started a service once and no more.
+func (g kubeadmGuest) wantNoRestart(t *testing.T, service string) {
+	t.Helper()
+	if n := g.Run(t, "systemctl", "show", "-p", "NRestarts", "--value", service); n != "0" {
+		t.Errorf("%s was restarted %s times:\n%s", service, n, g.Run(t, "journalctl", "-u", service, "--no-pager"))
+	}
+}
+
+// wantPhase waits until a pod has a phase.
+func wantPhase(t *testing.T, api kubernetes.Interface, ns, name string, phase corev1.PodPhase) {
+	t.Helper()
+	rig.Eventually(t, systemWithin, fmt.Sprintf("%s is %s", name, phase), func(ctx context.Context) error {
+		pod, err := api.CoreV1().Pods(ns).Get(ctx, name, metav1.GetOptions{})
+		if err == nil && pod.Status.Phase != phase {
+			err = fmt.Errorf("%s: %+v", pod.Status.Phase, pod.Status.ContainerStatuses)
+		}
+		return err
+	})
+}
