@@ -146,9 +146,13 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	passed, err := run(ctx, c)
+	passed, failures, err := run(ctx, c)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "conformance:", err)
+	}
+	// They come last, because some logs keep only the end of what a program prints.
+	for _, line := range failures {
+		fmt.Fprintln(os.Stderr, "conformance:", line)
 	}
 	if err != nil || !passed {
 		os.Exit(1)
@@ -184,47 +188,48 @@ func enter() int {
 	return c.ProcessState.ExitCode()
 }
 
-// run starts the cluster, runs the tests and takes the cluster down. It returns whether all tests passed.
-func run(ctx context.Context, c config) (good bool, err error) {
+// run starts the cluster, runs the tests and takes the cluster down. It returns whether all tests passed, and a
+// line for each that did not.
+func run(ctx context.Context, c config) (good bool, failures []string, err error) {
 	if os.Geteuid() != 0 {
-		return false, errors.New("run containers: not root")
+		return false, nil, errors.New("run containers: not root")
 	}
 	if err = c.resolve(); err != nil {
-		return false, err
+		return false, nil, err
 	}
 	names, err := listTests(ctx, c)
 	if err != nil {
-		return false, err
+		return false, nil, err
 	}
 	passed, err := passedEarlier(c.earlier)
 	if err != nil {
-		return false, err
+		return false, nil, err
 	}
 	chosen, err := newPlan(c, names, passed)
 	if err != nil {
-		return false, err
+		return false, nil, err
 	}
 	t := newTable(c, chosen)
 	t.add(chosen.passed)
 	if err := t.readBeside(); err != nil {
-		return false, err
+		return false, nil, err
 	}
 	if err := os.RemoveAll(c.logs); err != nil {
-		return false, err
+		return false, nil, err
 	}
 	if err := os.MkdirAll(c.logs, 0o755); err != nil {
-		return false, err
+		return false, nil, err
 	}
 	k, err := newCluster(c)
 	if err != nil {
-		return false, err
+		return false, nil, err
 	}
 	defer func() {
 		// The context is not cancelled with ctx: the clean-up matters most when the run was interrupted.
 		err = errors.Join(err, k.down(context.WithoutCancel(ctx)))
 	}()
 	if err := k.up(ctx); err != nil {
-		return false, err
+		return false, nil, err
 	}
 	t.began = time.Now() // the cluster's start is not counted
 	for n := range c.repeat {
@@ -235,14 +240,14 @@ func run(ctx context.Context, c config) (good bool, err error) {
 			err = t.save(c.out)
 		}
 		if err != nil {
-			return false, err
+			return false, nil, err
 		}
 		if ctx.Err() != nil {
-			return false, context.Cause(ctx)
+			return false, nil, context.Cause(ctx)
 		}
 	}
 	fmt.Print(t.render())
-	return t.passed(), nil
+	return t.passed(), t.failures(), nil
 }
 
 // resolve makes the paths absolute, and puts the chosen containerd first on PATH.

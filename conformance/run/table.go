@@ -105,6 +105,20 @@ func (t *table) passed() bool {
 	return passed > 0 && len(t.missing()) == 0
 }
 
+// failures returns a line for each test because of which passed returns false: its name, what it did, and the beginning
+// of the reason.
+func (t *table) failures() (lines []string) {
+	for _, name := range slices.Sorted(maps.Keys(t.rows)) {
+		if r := t.rows[name]; r.failed > 0 {
+			lines = append(lines, fmt.Sprintf("%s: %s: %s", strings.Trim(r.result(), "*"), name, cell(r.reason)))
+		}
+	}
+	for _, name := range t.missing() {
+		lines = append(lines, "did not run: "+name)
+	}
+	return lines
+}
+
 // reasonMax bounds the text of a failure, in bytes; the log has all of it (chosen: two lines of a wide screen).
 const reasonMax = 300
 

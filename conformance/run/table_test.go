@@ -57,6 +57,9 @@ func TestPassed(t *testing.T) {
 		for _, run := range c.runs {
 			tab.add(run)
 		}
+		if got := tab.failures(); c.want && len(got) > 0 {
+			t.Errorf("%s: failures %q of tests that passed", c.name, got)
+		}
 		if got := tab.passed(); got != c.want {
 			t.Errorf("%s: passed is %v, want %v", c.name, got, c.want)
 		}
@@ -146,5 +149,15 @@ func TestBeside(t *testing.T) {
 	tab.beside = []string{t.TempDir()}
 	if err := tab.readBeside(); err == nil || !strings.Contains(err.Error(), "--beside "+tab.beside[0]) {
 		t.Errorf("logs of no run: %v", err)
+	}
+}
+
+// TestFailures: what failed and what did not run is named, nothing else.
+func TestFailures(t *testing.T) {
+	tab := newTable(config{}, oneStage("good", "bad", "cut off"))
+	tab.add([]types.SpecReport{spec("good", types.SpecStatePassed, ""), spec("bad", types.SpecStateFailed, "no\nroom")})
+	want := []string{"failed: bad: failed: no room", "did not run: cut off"}
+	if got := tab.failures(); !slices.Equal(got, want) {
+		t.Errorf("failures %q, want %q", got, want)
 	}
 }
