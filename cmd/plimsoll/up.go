@@ -53,6 +53,9 @@ run again without --token and --certificate-key after a reboot.`,
 				if !c.Flags().Changed("bind-address") {
 					o.BindAddress = "" // it follows from --node-ip
 				}
+				if !c.Flags().Changed("apiserver-port") {
+					o.APIServerPort = 0 // it is that of the other servers
+				}
 				takeSecrets(&o, detach)
 				fill, validate = o.FillServer, o.ValidateServer
 			}
@@ -87,7 +90,8 @@ run again without --token and --certificate-key after a reboot.`,
 			"0: Go's default, 100")
 	f.StringVar(&o.BindAddress, "bind-address", "127.0.0.1",
 		"address that all ports are bound to (with --nodes: the first of --node-cidr)")
-	f.IntVar(&o.APIServerPort, "apiserver-port", 6443, "port of kube-apiserver")
+	f.IntVar(&o.APIServerPort, "apiserver-port", cluster.DefaultAPIServerPort,
+		"port of kube-apiserver; all servers of a cluster have the same, and with --server it is known")
 	f.IntVar(&o.ControllerManagerPort, "controller-manager-port", 10257,
 		"port of kube-controller-manager's health and metrics; 0: none")
 	f.IntVar(&o.SchedulerPort, "scheduler-port", 0,
@@ -159,6 +163,9 @@ func runUp(c *cobra.Command, o cluster.Options, detach bool) error {
 	began := time.Now()
 	show := func() {
 		sink.Show(progress.Event{Phase: progress.Note, Detail: fmt.Sprintf("up in %.1f s", time.Since(began).Seconds())})
+		if kept, err := cluster.Load(o); err == nil {
+			o = kept // with what the cluster decides
+		}
 		if err := cluster.Describe(c.Context(), c.OutOrStdout(), o); err != nil {
 			sink.Show(progress.Event{Step: "describe", Phase: progress.Note, Detail: err.Error()})
 		}

@@ -188,23 +188,9 @@ func (c *cluster) checkObjects(ctx context.Context) error {
 	if len(c.o.EtcdServers) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*etcdReadTimeout)
-	defer cancel()
-	args := []string{"etcdctl", "get", systemKey, "--print-value-only", "--command-timeout=" + etcdReadTimeout.String(),
-		"--endpoints=" + strings.Join(c.o.EtcdServers, ",")}
-	for _, f := range [][2]string{{"cacert", c.o.EtcdCAFile}, {"cert", c.o.EtcdCertFile}, {"key", c.o.EtcdKeyFile}} {
-		if f[1] != "" {
-			args = append(args, "--"+f[0]+"="+f[1])
-		}
-	}
-	var said bytes.Buffer
-	command := exec.CommandContext(ctx, c.build.controlplane, args...)
-	command.Env = environment()
-	command.Stderr = &said
-	value, err := command.Output()
+	value, err := c.readEtcd(ctx, systemKey, "--print-value-only")
 	if err != nil {
-		return fmt.Errorf("read etcd at %s: %w: %s (it answers only while most of its members run, and a user of its own "+
-			"needs rights to /registry)", strings.Join(c.o.EtcdServers, ","), err, lastLine(said.String()))
+		return err
 	}
 	id, err := c.keptClusterID()
 	if err != nil {
@@ -220,7 +206,30 @@ func (c *cluster) checkObjects(ctx context.Context) error {
 	if err := found.judge(); err != nil {
 		return fmt.Errorf("use etcd at %s: %w", strings.Join(c.o.EtcdServers, ","), err)
 	}
-	return nil
+	return c.checkServerPort(ctx)
+}
+
+// readEtcd runs `etcdctl get` on the etcd of the options.
+func (c *cluster) readEtcd(ctx context.Context, key string, flags ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*etcdReadTimeout)
+	defer cancel()
+	args := append([]string{"etcdctl", "get", key, "--command-timeout=" + etcdReadTimeout.String(),
+		"--endpoints=" + strings.Join(c.o.EtcdServers, ",")}, flags...)
+	for _, f := range [][2]string{{"cacert", c.o.EtcdCAFile}, {"cert", c.o.EtcdCertFile}, {"key", c.o.EtcdKeyFile}} {
+		if f[1] != "" {
+			args = append(args, "--"+f[0]+"="+f[1])
+		}
+	}
+	var said bytes.Buffer
+	command := exec.CommandContext(ctx, c.build.controlplane, args...)
+	command.Env = environment()
+	command.Stderr = &said
+	value, err := command.Output()
+	if err != nil {
+		return nil, fmt.Errorf("read etcd at %s: %w: %s (it answers only while most of its members run, and a user of its "+
+			"own needs rights to /registry)", strings.Join(c.o.EtcdServers, ","), err, lastLine(said.String()))
+	}
+	return value, nil
 }
 
 func lastLine(text string) string {

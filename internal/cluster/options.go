@@ -31,9 +31,9 @@ type Options struct {
 	RunDir   string `json:"runDir"`   // sockets, the record of children: down removes it
 
 	NodeName      string `json:"nodeName"`
-	NodeIP        string `json:"nodeIP"`      // the machine's own address, published in the Node
-	BindAddress   string `json:"bindAddress"` // of kube-apiserver and of all other ports
-	APIServerPort int    `json:"apiserverPort"`
+	NodeIP        string `json:"nodeIP"`        // the machine's own address, published in the Node
+	BindAddress   string `json:"bindAddress"`   // of kube-apiserver and of all other ports
+	APIServerPort int    `json:"apiserverPort"` // 0 on a further server: that of the other servers
 	// The ports of the other children. 0 switches a port off, except that of the agent, which logs and exec need.
 	ControllerManagerPort int `json:"controllerManagerPort"`
 	SchedulerPort         int `json:"schedulerPort,omitempty"`

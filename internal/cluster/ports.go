@@ -22,6 +22,15 @@ type port struct {
 	number   int    // 0: switched off
 	required bool   // 0 is an error
 	user     string // the child that listens on it
+	fixed    bool   // the other servers of the cluster have decided it
+}
+
+// remedy says what to do if another process has the port.
+func (p port) remedy() string {
+	if p.fixed {
+		return "end that process: all servers of a cluster have the same --" + p.flag
+	}
+	return "choose another port with --" + p.flag + ", or end that process"
 }
 
 // ports returns the ports on which this instance will listen. etcd has none: it listens on a socket in the run
@@ -30,9 +39,9 @@ func (o *Options) ports() []port {
 	var ports []port
 	if !o.joined() {
 		ports = []port{
-			{"apiserver-port", o.APIServerPort, true, childAPIServer},
-			{"scheduler-port", o.SchedulerPort, false, childScheduler},
-			{"lifecycle-port", o.LifecyclePort, false, childLifecycle},
+			{flag: "apiserver-port", number: o.APIServerPort, required: !o.further(), user: childAPIServer, fixed: o.further()},
+			{flag: "scheduler-port", number: o.SchedulerPort, user: childScheduler},
+			{flag: "lifecycle-port", number: o.LifecyclePort, user: childLifecycle},
 		}
 	}
 	if !o.NoControllerManager && !o.joined() {
@@ -85,10 +94,9 @@ func (o *Options) checkPort(p port, ours []int) error {
 		case pid != 0 && slices.Contains(ours, pid):
 			return nil
 		case pid != 0:
-			return fmt.Errorf("%s: in use by %s (pid %d): choose another port with --%s, or end that process", doing, name, pid,
-				p.flag)
+			return fmt.Errorf("%s: in use by %s (pid %d): %s", doing, name, pid, p.remedy())
 		case time.Now().After(deadline):
-			return fmt.Errorf("%s: in use by another process: choose another port with --%s, or end that process", doing, p.flag)
+			return fmt.Errorf("%s: in use by another process: %s", doing, p.remedy())
 		}
 	}
 }

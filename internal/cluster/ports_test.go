@@ -33,6 +33,10 @@ func TestPortInUse(t *testing.T) {
 			t.Errorf("the error does not hold %q: %v", want, err)
 		}
 	}
+	o.FirstServer = "https://192.0.2.10:6443"
+	if err := o.checkPorts(nil); err == nil || !strings.Contains(err.Error(), ": end that process: all servers") {
+		t.Errorf("on a further server: %v", err)
+	}
 	if err := o.checkPorts([]int{os.Getpid()}); err != nil {
 		t.Errorf("our own child's port: %v", err)
 	}

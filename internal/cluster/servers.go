@@ -41,6 +41,7 @@ type sharedState struct {
 	ClusterID       string            `json:"clusterID"`
 	PodCIDR         string            `json:"podCIDR"`
 	ServiceCIDR     string            `json:"serviceCIDR"`
+	APIServerPort   int               `json:"apiserverPort,omitempty"`
 	SigningDuration time.Duration     `json:"signingDuration,omitempty"`
 	Without         []string          `json:"without,omitempty"`
 	EtcdServers     []string          `json:"etcdServers"`
@@ -208,6 +209,7 @@ func (l layout) sharedState() (sharedState, error) {
 		ClusterID:       id,
 		PodCIDR:         l.o.PodCIDR,
 		ServiceCIDR:     l.o.ServiceCIDR,
+		APIServerPort:   l.o.APIServerPort,
 		SigningDuration: l.o.SigningDuration,
 		Without:         l.o.Without,
 		EtcdServers:     l.o.EtcdServers,
@@ -256,12 +258,18 @@ func (c *cluster) joinServers(ctx context.Context) error {
 			Without:         kept.Without,
 			EtcdServers:     kept.EtcdServers,
 		})
+		if c.o.APIServerPort == 0 {
+			c.o.APIServerPort = kept.APIServerPort
+		}
 		return c.o.Validate()
 	}
 	c.halfJoined = true
 	return progress.Step(c.sink, "cluster", func() (string, error) {
 		s, err := c.askShared(ctx)
 		if err != nil {
+			return "", err
+		}
+		if err := c.takePort(s.APIServerPort); err != nil {
 			return "", err
 		}
 		if err := c.keepShared(s); err != nil {

@@ -69,7 +69,7 @@ func firstServer(t *testing.T) (layout, sharedState) {
 	first := testOptions(t)
 	first.BindAddress = "0.0.0.0"
 	first.EtcdServers, first.Without = []string{"https://192.0.2.1:2379"}, []string{addonMetrics}
-	first.PodCIDR = "10.99.0.0/16"
+	first.PodCIDR, first.APIServerPort = "10.99.0.0/16", 7443
 	dir := t.TempDir()
 	for flag, path := range map[string]*string{"ca": &first.EtcdCAFile, "c": &first.EtcdCertFile,
 		"k": &first.EtcdKeyFile} {
@@ -144,11 +144,13 @@ func TestServerOptions(t *testing.T) {
 			"--certificate-key: want 64"},
 		{"on the loopback", func(o *Options) { o.BindAddress = "127.0.0.1" }, "--bind-address 127.0.0.1"},
 		{"without an address", func(o *Options) { o.NodeIP = "127.0.0.1" }, "--node-ip 127.0.0.1"},
+		{"a port of its own", func(o *Options) { o.APIServerPort = 7443 }, ""},
+		{"no port", func(o *Options) { o.APIServerPort = -1 }, "--apiserver-port -1"},
 		{"several nodes", func(o *Options) { o.Nodes, o.NodeCIDR = 2, "10.87.0.0/24" }, "--nodes 2"},
 		{"hollow nodes", func(o *Options) { o.Hollow = 3 }, "--hollow 3"},
 	} {
 		o := testOptions(t)
-		o.FirstServer, o.BindAddress = "192.0.2.10:6443", ""
+		o.FirstServer, o.BindAddress, o.APIServerPort = "192.0.2.10:6443", "", 0
 		if err := o.FillServer(); err != nil {
 			t.Fatal(err)
 		}
