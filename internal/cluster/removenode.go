@@ -54,7 +54,7 @@ func RemoveNode(ctx context.Context, o Options, r Removal, sink progress.Sink) e
 	node := &corev1.Node{}
 	err = client.Get(ctx, kube.Nodes, "", r.Node, node)
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("remove node %s: the cluster has no node of that name (see `plimsoll status`)", r.Node)
+		return freeName(ctx, client, r.Node, sink)
 	}
 	if err != nil {
 		return fmt.Errorf("remove node %s: %w", r.Node, err)
@@ -78,9 +78,24 @@ func RemoveNode(ctx context.Context, o Options, r Removal, sink progress.Sink) e
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("remove node %s: %w", r.Node, err)
 	}
-	if err := bootstrap.FreeName(ctx, client, r.Node); err != nil {
+	if _, err := bootstrap.FreeName(ctx, client, r.Node); err != nil {
 		return fmt.Errorf("remove node %s: let another machine have its name: %w", r.Node, err)
 	}
+	return nil
+}
+
+// freeName lets another machine have the name of a node that does not exist: it was deleted, or the join of its machine
+// has failed. If nothing keeps the name, it is an error.
+func freeName(ctx context.Context, client *kube.Client, node string, sink progress.Sink) error {
+	freed, err := bootstrap.FreeName(ctx, client, node)
+	if err != nil {
+		return fmt.Errorf("remove node %s: let another machine have its name: %w", node, err)
+	}
+	if freed == 0 {
+		return fmt.Errorf("remove node %s: the cluster has no node of that name (see `plimsoll status`)", node)
+	}
+	sink.Show(progress.Event{Step: "node " + node, Phase: progress.Note,
+		Detail: "the cluster has no node of that name; another machine can have the name now"})
 	return nil
 }
 

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/bootstrap"
 	"github.com/plimsoll-dev/plimsoll/internal/core/clientcert"
 	"github.com/plimsoll-dev/plimsoll/internal/core/servingcert"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -26,7 +27,7 @@ import (
 
 // keepRequests approves or denies the requests of nodes for serving certificates, and those of user plimsoll:storage
 // for another client certificate, until ctx ends. No controller of upstream does that. kube-controller-manager signs
-// the approved ones. Requests of others are left alone.
+// the approved ones. Requests that claim the name of a node are bound to the node. Requests of others are left alone.
 func (c *cluster) keepRequests(ctx context.Context) {
 	client, err := c.client(whoLauncher)
 	if err != nil {
@@ -48,6 +49,7 @@ func (c *cluster) keepRequests(ctx context.Context) {
 	var running sync.WaitGroup
 	for _, signer := range []string{
 		certificatesv1.KubeletServingSignerName, certificatesv1.KubeAPIServerClientSignerName,
+		certificatesv1.KubeAPIServerClientKubeletSignerName,
 	} {
 		only := kube.Selection{Fields: fields.OneTermEqualSelector("spec.signerName", signer)}
 		store, informer := client.Informer(kube.CertificateRequests, only, cache.ResourceEventHandlerFuncs{
@@ -66,15 +68,26 @@ func (c *cluster) keepRequests(ctx context.Context) {
 			return
 		case r := <-pending:
 			c.answerRequest(ctx, client, r)
-		case <-retry.C: // try again those that could not be answered
+		case <-retry.C:
 			for _, store := range stores {
 				for _, object := range store.List() {
-					r, ok := object.(*certificatesv1.CertificateSigningRequest)
-					if ok && len(r.Status.Conditions) == 0 && ourConcern(r) {
-						c.answerRequest(ctx, client, r)
+					if r, ok := object.(*certificatesv1.CertificateSigningRequest); ok {
+						c.retryRequest(ctx, client, r)
 					}
 				}
 			}
+		}
+	}
+}
+
+// retryRequest answers a request that could not be answered before, or binds it to its node, which may have come since.
+func (c *cluster) retryRequest(ctx context.Context, client *kube.Client, r *certificatesv1.CertificateSigningRequest) {
+	switch {
+	case ourConcern(r) && len(r.Status.Conditions) == 0:
+		c.answerRequest(ctx, client, r)
+	case bootstrap.IsUnbound(r, time.Now()):
+		if err := bootstrap.BindName(ctx, client, r); err != nil && ctx.Err() == nil {
+			c.logger.Warn("a deleted node may keep its name for some minutes", "err", err)
 		}
 	}
 }
@@ -85,7 +98,7 @@ func ourConcern(r *certificatesv1.CertificateSigningRequest) bool {
 		r.Spec.SignerName == certificatesv1.KubeAPIServerClientSignerName && r.Spec.Username == userStorage
 }
 
-// requestsPeriod is the time between two tries to answer a request (chosen).
+// requestsPeriod is the time between two tries to answer a request or to bind it to its node (chosen).
 const requestsPeriod = 10 * time.Second
 
 // answerRequest approves or denies one request.

@@ -279,9 +279,9 @@ func (c *cluster) joinServers(ctx context.Context) error {
 	})
 }
 
-// checkServerName returns an error if this machine is to become a server of a cluster that has a Ready node of its
-// name: two agents would then report one Node. The authority of all servers has signed the certificate with which it
-// asks.
+// checkServerName claims the name of this machine's node, if it is to become a server. It returns an error if the
+// cluster has another node of that name, or another machine claims it now: two agents would then report one Node. The
+// authority of all servers has signed the certificate with which it asks.
 func (c *cluster) checkServerName(ctx context.Context) error {
 	if !c.halfJoined || !c.o.Agent {
 		return nil
@@ -292,7 +292,12 @@ func (c *cluster) checkServerName(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, settingsTimeout)
 	defer cancel()
-	return c.checkName(ctx, client)
+	if err := c.checkName(ctx, client); err != nil {
+		return err
+	}
+	identity, _ := c.identities()
+	identity.IP = net.ParseIP(c.o.NodeIP)
+	return identity.ClaimName(ctx, client)
 }
 
 // askShared asks a server that runs for what servers share.

@@ -14,12 +14,9 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/keyutil"
 
 	"github.com/plimsoll-dev/plimsoll/internal/host/durable"
-	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/certrequest"
 )
 
@@ -162,14 +159,7 @@ func (i Identity) request(ctx context.Context, c certrequest.API) error {
 	if err != nil {
 		return err
 	}
-	template := &x509.CertificateRequest{Subject: i.subject()}
-	if i.Server {
-		template.DNSNames, template.IPAddresses = []string{i.Node}, []net.IP{i.IP}
-	}
-	renews := "" // the key stays, so that no reader sees it with another certificate: see package pki
-	if c, err := i.Read(); err == nil {
-		renews = c.SerialNumber.String()
-	}
+	template, renews := i.template()
 	chain, err := i.kind().Request(ctx, c, key, template, renews)
 	if err != nil {
 		return err
@@ -178,20 +168,29 @@ func (i Identity) request(ctx context.Context, c certrequest.API) error {
 	return err
 }
 
-// FreeName deletes the requests that keep machines from joining with the name of a node that was removed.
-func FreeName(ctx context.Context, c *kube.Client, node string) error {
-	list := &certificatesv1.CertificateSigningRequestList{}
-	if err := c.List(ctx, kube.CertificateRequests, "", metav1.ListOptions{}, list); err != nil {
-		return err
+// template is what the certificate will say, and renews is the serial number of the present one with the same key.
+func (i Identity) template() (template *x509.CertificateRequest, renews string) {
+	template = &x509.CertificateRequest{Subject: i.subject()}
+	if i.Server {
+		template.DNSNames, template.IPAddresses = []string{i.Node}, []net.IP{i.IP}
 	}
-	for i := range list.Items {
-		if !certrequest.ClaimOf(&list.Items[i], node) {
-			continue
-		}
-		err := c.Delete(ctx, kube.CertificateRequests, "", list.Items[i].Name, metav1.DeleteOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return err
-		}
+	if c, err := i.Read(); err == nil { // the key stays, so that no reader sees it with another one: see package pki
+		renews = c.SerialNumber.String()
+	}
+	return template, renews
+}
+
+// ClaimName makes a request that claims the node's name, for a machine that has signed its certificate itself, and does
+// not wait for an answer.
+func (i Identity) ClaimName(ctx context.Context, c certrequest.API) error {
+	i.Claims = true
+	key, err := i.readKey()
+	if err == nil {
+		template, renews := i.template()
+		_, err = i.kind().Ask(ctx, c, key, template, renews)
+	}
+	if err != nil {
+		return fmt.Errorf("claim the name of node %s: %w", i.Node, err)
 	}
 	return nil
 }

@@ -90,12 +90,23 @@ var Client = Kind{
 		"...:selfnodeclient (a node that renews)",
 }
 
-// Request asks the API server for a certificate and waits until it is there, under a Claim if k has one. An earlier
-// request of the same Name is found again, with its answer. One that was denied, that its signer failed to sign, or
-// that asks for something else is left alone: the request that is made then has the name as a prefix.
+// Request asks the API server for a certificate, as Ask does, and waits until it is there.
 func (k Kind) Request(
 	ctx context.Context, api API, key crypto.Signer, template *x509.CertificateRequest, renews string,
 ) (chain []byte, err error) {
+	made, err := k.Ask(ctx, api, key, template, renews)
+	if err != nil {
+		return nil, err
+	}
+	return k.wait(ctx, api, made)
+}
+
+// Ask makes a request for a certificate, under a Claim if k has one. An earlier request of the same Name is found
+// again, with its answer. One that was denied, that its signer failed to sign, or that asks for something else is left
+// alone: the request that is made then has the name as a prefix.
+func (k Kind) Ask(
+	ctx context.Context, api API, key crypto.Signer, template *x509.CertificateRequest, renews string,
+) (*certificatesv1.CertificateSigningRequest, error) {
 	text, err := certutil.MakeCSRFromTemplate(key, template)
 	if err != nil {
 		return nil, &Failure{nodecert.Unusable, fmt.Errorf("make a certificate request: %w", err), ""}
@@ -116,7 +127,7 @@ func (k Kind) Request(
 	if err != nil {
 		return nil, answerOf(fmt.Errorf("make CertificateSigningRequest %s: %w", wanted.Name, err))
 	}
-	return k.wait(ctx, api, made)
+	return made, nil
 }
 
 // makeOrFind makes a request, or finds an earlier one of the same name. If the earlier one is of no use, it makes

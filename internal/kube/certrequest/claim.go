@@ -15,7 +15,7 @@ import (
 // A Claim makes a request the only one for a node's name. Its name follows from the node's, and of two requests with
 // one name the API server creates one. The claim lasts until the node is there, by which others then see that the name
 // is taken, but not longer than ClaimLife. A later request has another name, which follows from that of the request
-// that is out of date, so that again it is one only.
+// that is out of date, so that again it is one only. Who deletes the node may delete the claim with it.
 //
 // Machines are told apart by their addresses: a machine whose join has failed makes a new key, and tries again at once.
 // Bearers of tokens may create requests and read them, so no further right is needed.
@@ -51,14 +51,19 @@ type ClaimedError struct {
 
 func (e *ClaimedError) Error() string {
 	return fmt.Sprintf("the machine with the address %s has requested to be node %s %v ago: choose another name with "+
-		"--node-name, or, if that join has failed, run this again in %v",
-		e.Address, e.Node, e.Age.Round(time.Second), (ClaimLife - e.Age).Round(time.Second))
+		"--node-name; if that machine has not become a node, or is none any more, run `plimsoll node remove %s` on a server "+
+		"first, or this again in %v",
+		e.Address, e.Node, e.Age.Round(time.Second), e.Node, (ClaimLife - e.Age).Round(time.Second))
 }
 
-// ClaimOf returns whether a request claims the name of a node.
-func ClaimOf(r *certificatesv1.CertificateSigningRequest, node string) bool {
-	name := claimPrefix + node
-	return r.Annotations[AnnotationAddress] != "" && (r.Name == name || strings.HasPrefix(r.Name, name+":"))
+// ClaimedNode returns the node whose name a request claims; empty: it claims none.
+func ClaimedNode(r *certificatesv1.CertificateSigningRequest) string {
+	rest, is := strings.CutPrefix(r.Name, claimPrefix)
+	if !is || r.Annotations[AnnotationAddress] == "" {
+		return ""
+	}
+	node, _, _ := strings.Cut(rest, ":")
+	return node
 }
 
 // make makes a request that is the only one, or finds an earlier one of the same key.

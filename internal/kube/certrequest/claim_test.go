@@ -113,18 +113,39 @@ func TestClaimsAtOnce(t *testing.T) {
 	}
 }
 
-// TestClaimOf: the claims of a name are not those of names that begin with it.
-func TestClaimOf(t *testing.T) {
-	for name, want := range map[string]bool{"join:a": true, "join:a:1": true, "join:ab": false, "join:a.b": false,
-		"node-csr-a": false} {
+// TestAsk: a machine that has a certificate already claims its name and does not wait for another one.
+func TestAsk(t *testing.T) {
+	api := newRequests(undecided, undecided)
+	ask := func(key *machineKey) error {
+		kind := Client
+		kind.Claim = &Claim{Node: "a", Address: key.address, Now: time.Now()}
+		_, err := kind.Ask(t.Context(), api, key.key, template(), "4711")
+		return err
+	}
+	if err := ask(newMachineKey(t, "10.0.0.1")); err != nil {
+		t.Fatal(err)
+	}
+	err := ask(newMachineKey(t, "10.0.0.2"))
+	if !errors.As(err, new(*ClaimedError)) || !strings.Contains(err.Error(), "plimsoll node remove a") {
+		t.Errorf("another machine: %v", err)
+	}
+	if got := api.made(); len(got) != 1 || got[0] != "join:a" {
+		t.Errorf("requests %q", got)
+	}
+}
+
+// TestClaimedNode: the claims of a name are not those of names that begin with it.
+func TestClaimedNode(t *testing.T) {
+	for name, want := range map[string]string{"join:a": "a", "join:a:1": "a", "join:ab": "ab", "join:a.b": "a.b",
+		"node-csr-a": ""} {
 		r := &certificatesv1.CertificateSigningRequest{}
 		r.Name, r.Annotations = name, map[string]string{AnnotationAddress: "10.0.0.1"}
-		if got := ClaimOf(r, "a"); got != want {
-			t.Errorf("%s: %v", name, got)
+		if got := ClaimedNode(r); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 		r.Annotations = nil
-		if ClaimOf(r, "a") {
-			t.Errorf("%s, made by hand: a claim", name)
+		if got := ClaimedNode(r); got != "" {
+			t.Errorf("%s, made by hand: a claim of %q", name, got)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -50,14 +51,29 @@ func startEtcd(t *testing.T, dir string) etcd {
 		"--trusted-ca-file="+pki.CertPath(e.pki, "ca"), "--cert-file="+pki.CertPath(e.pki, "server"),
 		"--key-file="+pki.KeyPath(e.pki, "server"))
 	store.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := store.Start(); err != nil {
+	started, ended := make(chan error), make(chan struct{})
+	go func() {
+		defer close(ended)
+		// The signal comes when the thread that started it ends, and remains ends threads: none but this one may start it.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := store.Start()
+		started <- err
+		if err == nil {
+			_ = store.Wait() // its exit code does not matter
+		}
+	}()
+	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := store.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Errorf("etcd had ended before us: %v", err)
+		select {
+		case <-ended:
+			t.Error("etcd had ended before us")
+		default:
+			_ = store.Process.Signal(syscall.SIGTERM) // it may end just now
+			<-ended
 		}
-		_ = store.Wait() // its exit code does not matter
 	})
 	rig.Eventually(t, time.Minute, "etcd answers", func(ctx context.Context) error {
 		_, err := e.ctl(ctx, "endpoint", "health")
@@ -91,13 +107,16 @@ func (m *machine) up(flags ...string) (string, error) {
 	return m.run("up", append([]string{"--detach", "--node-name", m.name, "--node-ip", m.ip}, flags...)...)
 }
 
+// port is that of all servers: not the default one, which further servers must find out.
+const port = "7443"
+
 // first are the flags of the first server. Add-ons that run as pods are not what is tested.
 func (m *machine) first(more []string) []string {
-	return append([]string{"--bind-address", m.ip, "--service-cidr", "10.94.0.0/16", "--without",
+	return append([]string{"--bind-address", m.ip, "--apiserver-port", port, "--service-cidr", "10.94.0.0/16", "--without",
 		"coredns,metrics-server,csi"}, more...)
 }
 
-func (m *machine) url() string { return "https://" + m.ip + ":6443" }
+func (m *machine) url() string { return "https://" + m.ip + ":" + port }
 
 // kubectl runs kubectl at the machine's kube-apiserver.
 func (m *machine) kubectl(args ...string) (string, error) {
@@ -203,6 +222,7 @@ func TestServers(t *testing.T) {
 	}
 	invited := one.invite("--server")
 	t.Run("servers refuse", func(t *testing.T) { refusedByServers(t, one, two, store, invited) })
+	oneServer(t, one, two, node, invited)
 	if out, err := two.up(append([]string{"--server", one.url()}, invited.with()...)...); err != nil {
 		t.Fatal(err, out)
 	}
@@ -237,6 +257,10 @@ func TestServers(t *testing.T) {
 	again := "give --etcd-servers again"
 	if out, err := one.up("--bind-address", one.ip); err == nil || !strings.Contains(err.Error(), again) {
 		t.Errorf("up without the etcd of before: %v\n%s", err, out)
+	}
+	if out, err := one.up(one.first(append(store.flags("ca", "client"), "--apiserver-port", "6443"))...); err == nil ||
+		!strings.Contains(err.Error(), "give --apiserver-port "+port) || !strings.Contains(err.Error(), two.ip) {
+		t.Errorf("up with another port than the other server: %v\n%s", err, out)
 	}
 	if out, err := one.up(one.first(store.flags("ca", "client"))...); err != nil {
 		t.Fatal(err, out)
@@ -327,6 +351,8 @@ func refusedByServers(t *testing.T, one, two *machine, store etcd, i serverInvit
 		{"half a key", further(append(i.invitation.with(), "--certificate-key", "12")...), "64 hexadecimal digits"},
 		{"what the cluster decides", further(append(i.with(), "--pod-cidr", "10.1.0.0/16")...),
 			"the cluster has decided it"},
+		{"a port of its own", further(append(i.with(), "--apiserver-port", "6443")...),
+			"--apiserver-port 6443: the servers of this cluster have port " + port},
 		{"a name that is taken", further(append(i.with(), "--node-name", one.name)...), "has a Ready node of that name"},
 		{"a server that is not there", append([]string{"--server", two.url()}, i.with()...), "connect"},
 	} {
@@ -341,4 +367,39 @@ func refusedByServers(t *testing.T, one, two *machine, store etcd, i serverInvit
 	if out, err := two.run("down", "--purge"); err != nil {
 		t.Error(err, out)
 	}
+}
+
+// oneServer: of two machines that become servers at once with one name, one does. The other one is told why, and keeps
+// nothing. The name is free as soon as the node is deleted.
+func oneServer(t *testing.T, one, two, third *machine, i serverInvitation) {
+	flags := append([]string{"--server", one.url(), "--node-name", two.name}, i.with()...)
+	refused := make(chan error)
+	go func() {
+		_, err := third.up(flags...)
+		refused <- err
+	}()
+	_, err := two.up(flags...)
+	winner, loser, other := two, third, <-refused
+	if err != nil {
+		winner, loser, other, err = third, two, err, other
+	}
+	if err != nil {
+		t.Fatalf("both machines were refused: %v, %v", err, other)
+	}
+	if other == nil || !strings.Contains(other.Error(), "has requested to be node two") &&
+		!strings.Contains(other.Error(), "the cluster has a ") {
+		t.Fatalf("the other machine: %v", other)
+	}
+	t.Log(other)
+	if err := loser.remains(); err != nil {
+		t.Error(err)
+	}
+	const claim = "join:two"
+	one.eventually(time.Minute, "the claim belongs to the node", "Node two", "get", "csr", claim, "-o",
+		"jsonpath={.metadata.ownerReferences[0].kind} {.metadata.ownerReferences[0].name}")
+	if out, err := winner.run("down", "--purge"); err != nil {
+		t.Fatal(err, out)
+	}
+	one.mustKubectl("delete", "node", two.name)
+	one.eventually(time.Minute, "the claim is gone", "", "get", "csr", claim, "-o", "name", "--ignore-not-found")
 }
