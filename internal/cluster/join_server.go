@@ -162,17 +162,25 @@ func Invite(ctx context.Context, o Options, life time.Duration, description stri
 	if err != nil {
 		return Invitation{}, err
 	}
-	awaitSigned(ctx, client, token)
+	o.awaitSigned(ctx, client, token)
 	hash, err := layout{o}.authorityHash()
 	return Invitation{Token: token, Server: o.publicURL(), Hash: hash}, err
 }
 
-// signedMax bounds the wait for the signature of a new token (chosen; kube-controller-manager needs some 20 ms).
-const signedMax = 5 * time.Second
+// Bounds of the wait for the signature of a new token (chosen). kube-controller-manager needs some 20 ms. Where several
+// of them elect a leader, another one begins some 20 s after the leader was lost.
+const (
+	signedMax        = 5 * time.Second
+	signedMaxElected = 30 * time.Second
+)
 
 // awaitSigned waits until a new token can be used. If that is late, who uses it is told so.
-func awaitSigned(ctx context.Context, client *kube.Client, token string) {
-	ctx, cancel := context.WithTimeout(ctx, signedMax)
+func (o *Options) awaitSigned(ctx context.Context, client *kube.Client, token string) {
+	limit := signedMax
+	if o.elects() {
+		limit = signedMaxElected
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for bootstrap.Signed(ctx, client, token) != nil {
 		select {

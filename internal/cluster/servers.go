@@ -164,7 +164,7 @@ func InviteServer(ctx context.Context, o Options, life time.Duration, descriptio
 	if err := applyObjects(ctx, client, objects); err != nil {
 		return Invitation{}, errors.Join(err, bootstrap.ForgetToken(ctx, client, made.Token))
 	}
-	awaitSigned(ctx, client, made.Token)
+	o.awaitSigned(ctx, client, made.Token)
 	hash, err := l.authorityHash()
 	return Invitation{
 		Token:          made.Token,

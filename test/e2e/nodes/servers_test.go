@@ -244,6 +244,11 @@ func TestServers(t *testing.T) {
 	pods := one.mustKubectl("get", "pods", "-l", "app=before", "-o", identity)
 
 	one.die()
+	id, _, _ := strings.Cut(two.invite().Token, ".") // it waits until another kube-controller-manager leads
+	if signed := two.mustKubectl("get", "configmap", "cluster-info", "-n", "kube-public", "-o",
+		"jsonpath={.data.jws-kubeconfig-"+id+"}"); signed == "" {
+		t.Errorf("token %s was made, and no machine can use it yet", id)
+	}
 	two.deploy("after", "two")
 	two.eventually(time.Minute, "the node is Ready without its server", "True", "get", "node", "node", "-o", readyOf)
 	if out, err := node.run("status"); err != nil || !strings.Contains(out, two.url()+", ready") {
