@@ -217,6 +217,7 @@ internal/agent/stats: internal/agent/poddir internal/core/unit internal/host/cgr
 internal/agent/statusreport: internal/agent/podstatus internal/core/podlife internal/core/throttle internal/kube
 internal/agent/trustbundle: internal/kube
 internal/agent/diskusage: internal/core/eviction internal/host/disk internal/kube/translate
+internal/agent/tracing: internal/agent/failurelog
 internal/agent/turns: internal/core/fairqueue
 internal/agent/userns: internal/core/userns internal/host/durable
 internal/agent/volumestats: internal/core/unit internal/core/volumestats
@@ -323,6 +324,7 @@ test/flagdoc:
 test/freeport:
 test/scenario:
 test/logind:
+test/otlp:
 test/smallfs: internal/core/unit
 `
 

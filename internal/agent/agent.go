@@ -43,6 +43,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/server"
 	agentshutdown "github.com/plimsoll-dev/plimsoll/internal/agent/shutdown"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/stats"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/tracing"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/userns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volumestats"
@@ -130,6 +131,7 @@ type Agent struct {
 	runtimeName string // prefix of container IDs in the API: containerd, cri-o
 
 	metrics     *metrics.Set
+	tracing     *tracing.Tracing // nil: no spans are made
 	machine     machine.Machine
 	resources   allocatable.Resources // capacity, reservations and allocatable; set once, at the start
 	numa        numa.Config
@@ -183,6 +185,10 @@ func Run(ctx context.Context, o Options) error {
 	defer background.Wait()
 	defer cancel()
 	background.Go(func() { a.watchdog.Run(ctx) })
+	if err := a.prepareTracing(ctx); err != nil {
+		return err
+	}
+	defer a.closeTracing()
 	if err := a.dialAPI(ctx); err != nil {
 		return err
 	}
@@ -224,11 +230,12 @@ const eventSource = "kubelet"
 // connect waits for the container runtime, without which the agent can do nothing.
 func (a *Agent) connect(ctx context.Context) (*runtimeapi.VersionResponse, error) {
 	var err error
-	if a.runtime, err = cri.Dial(a.o.Endpoint, a.metrics.RuntimeCalls()); err != nil {
+	calls := append(a.tracing.RuntimeCalls(), a.metrics.RuntimeCalls())
+	if a.runtime, err = cri.Dial(a.o.Endpoint, calls...); err != nil {
 		return nil, err
 	}
 	if images := imageEndpoint(a.o); images != "" {
-		if err := a.runtime.ImagesFrom(images, a.metrics.RuntimeCalls()); err != nil {
+		if err := a.runtime.ImagesFrom(images, calls...); err != nil {
 			return nil, fmt.Errorf("read kubelet configuration: imageServiceEndpoint: %w", err)
 		}
 	}

@@ -61,7 +61,11 @@ func (a *Agent) clients() (clients, error) {
 	})
 	a.metrics.Registry.MustRegister(writeThrottle)
 	client := func(qps float32, burst int32) (*kube.Client, error) {
-		return a.identity.Client(qps, int(burst))
+		plain, err := a.identity.Client(qps, int(burst))
+		if err != nil || a.tracing == nil {
+			return plain, err
+		}
+		return plain.Wrapped(a.tracing.Requests)
 	}
 	throttled := func(qps float32, burst int32) (*kube.Client, error) {
 		plain, err := client(qps, burst)

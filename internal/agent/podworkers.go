@@ -73,6 +73,7 @@ func (a *Agent) preparePods(ctx context.Context) error {
 	o.Admission = admit
 	o.Judged = admit.Judged
 	o.Journal = a.decisions
+	o.Trace = a.tracing
 	o.QOSClass = func(pod *corev1.Pod) corev1.PodQOSClass { return corev1.PodQOSClass(a.groups.class(pod)) }
 	o.Starts = starts
 	o.Relist = relist

@@ -29,6 +29,7 @@ func (a *Agent) prepareServer(context.Context) error {
 		Metrics:  a.metrics,
 		Healthy:  func() error { return a.pods.Healthy(healthyWithin) },
 		Journal:  a.findDecisions,
+		Trace:    a.tracing.Handler,
 
 		RootDir:      a.o.RootDir,
 		Flags:        a.o.Flags,

@@ -84,8 +84,13 @@ func NewThrottle(o ThrottleOptions) *Throttle {
 
 // Throttled returns a client like c, with its own connections, whose writes t throttles.
 func (c *Client) Throttled(t *Throttle) (*Client, error) {
+	return c.Wrapped(func(next http.RoundTripper) http.RoundTripper { return &throttledTransport{t, next} })
+}
+
+// Wrapped returns a client like c, with its own connections, whose requests go through wrap's RoundTripper.
+func (c *Client) Wrapped(wrap func(http.RoundTripper) http.RoundTripper) (*Client, error) {
 	config := c.RESTConfig()
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &throttledTransport{t, next} })
+	config.Wrap(wrap)
 	return NewClientForConfig(config)
 }
 

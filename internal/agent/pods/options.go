@@ -17,6 +17,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/metrics"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podentry"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/tracing"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/admission"
 	"github.com/plimsoll-dev/plimsoll/internal/core/numa"
@@ -192,6 +193,8 @@ type Options struct {
 	PodCertificates bool // the agent requests certificates for pods: the feature gate is on
 	// Journal gets what is decided about pods. Nil: nobody.
 	Journal *journal.Log
+	// Trace makes the spans of syncs. Nil: there are none.
+	Trace *tracing.Tracing
 	// Judged returns what the last call of Admission.Admit decided from, for the Journal. It is called like Admit, for one
 	// pod at a time. Optional.
 	Judged func() journal.Judged

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podstatus"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podview"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/probe"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/tracing"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/turns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volume"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
@@ -29,13 +31,29 @@ func (w *worker) Run(ctx context.Context) {
 	defer slot.Release()
 	for ctx.Err() == nil {
 		began := time.Now()
-		wake, acted := w.sync(ctx, slot)
+		traced, end := w.trace(ctx)
+		wake, acted := w.sync(traced, slot)
+		end()
 		w.countSync(began)
 		if goOn := w.e.Rest(w, acted, w.r.until(wake), func() { w.r.resync(w.e) }); !goOn {
 			return
 		}
 	}
 	w.e.HandBack(w)
+}
+
+// trace begins the span of a sync.
+func (w *worker) trace(ctx context.Context) (_ context.Context, end func()) {
+	if w.r.Trace == nil {
+		return ctx, func() {}
+	}
+	namespace, name, _ := strings.Cut(w.e.Name(), "/")
+	return w.r.Trace.SyncPod(ctx, tracing.Pod{
+		Namespace: namespace,
+		Name:      name,
+		UID:       string(w.e.UID()),
+		Stops:     w.e.Snapshot().Stop != nil,
+	})
 }
 
 // sync is one round of a worker: observe, decide, act. It returns when the next sync is due and whether it acted.

@@ -46,7 +46,7 @@ func (s *Server) routes() (http.Handler, error) {
 			"/debug/pprof/", "/debug/flags/", "/logs/", "/configz", "/checkpoint/", "/statusz", "/flagz"} {
 			answer(p, off)
 		}
-		return s.guarded(s.counted(mux)), nil
+		return s.guarded(s.traced(s.counted(mux))), nil
 	}
 	stream("GET /containerLogs/{namespace}/{pod}/{container}", s.containerLogs)
 	for _, p := range []string{"/{namespace}/{pod}/{container}", "/{namespace}/{pod}/{uid}/{container}"} {
@@ -69,7 +69,7 @@ func (s *Server) routes() (http.Handler, error) {
 	}
 	s.systemLogRoutes(answer, stream)
 	s.profileRoutes(answer, stream)
-	return s.guarded(s.counted(mux)), nil
+	return s.guarded(s.traced(s.counted(mux))), nil
 }
 
 // guarded passes a request on if the guard authenticates and authorizes it.
@@ -100,6 +100,14 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 		serving.Admitted(r.Context())
 		next.ServeHTTP(w, r)
 	})
+}
+
+// traced adds spans, if they are wanted.
+func (s *Server) traced(next http.Handler) http.Handler {
+	if s.o.Trace == nil {
+		return next
+	}
+	return s.o.Trace(next)
 }
 
 // bounded limits an ordinary request in size and time.

@@ -154,6 +154,8 @@ type Options struct {
 	Descriptors uint64
 	// Journal returns the node's decisions. Optional.
 	Journal func(journal.Query) (journal.Answer, error)
+	// Trace adds a span to each request that the guard admits. Optional.
+	Trace func(http.Handler) http.Handler
 }
 
 // Server answers requests about one node.

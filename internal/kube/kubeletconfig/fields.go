@@ -111,7 +111,7 @@ var fields = slices.Concat(
 	honoured("shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
 	honoured("featureGates"), // those of gates.go; a warning of their own for the others
 	honoured("logging"),      // format and verbosity; warnings of their own for the others
-	onlyDefault("spans are not sent", "tracing"),
+	honoured("tracing"),
 	onlyDefault("all metrics are shown", "showHiddenMetricsForVersion"),
 	onlyDefault("is an error in the kubelet too", "runOnce"),
 )

@@ -129,6 +129,7 @@ clusterDNS: [ten]
 podLogsDir: logs/
 shutdownGracePeriod: 10s
 shutdownGracePeriodCriticalPods: 20s
+tracing: {samplingRatePerMillion: 1000001, endpoint: "http://collector:4317"}
 `, []string{
 			"kubeReserved", "cannot unmarshal number", "maxPods: -1: want 0 or more", "port: 70000: want 1 to 65535",
 			`address: "everywhere": want an IP address`,
@@ -152,6 +153,8 @@ shutdownGracePeriodCriticalPods: 20s
 			`allowedUnsafeSysctls[1]: "vm.swappiness": is not known to be namespaced`,
 			`registerWithTaints[0]`, `effect "Never"`, "tlsCertFile, tlsPrivateKeyFile", `clusterDNS[0]: "ten"`,
 			`podLogsDir: "logs/"`,
+			"tracing.samplingRatePerMillion: 1000001: want 0 to 1000000",
+			`tracing.endpoint: "http://collector:4317": want host:port, dns://, unix:// or unix-abstract://`,
 			"shutdownGracePeriodCriticalPods: 20s: is part of shutdownGracePeriod 10s",
 		}},
 		"not yaml":        {"a: [", []string{"yaml"}},

@@ -51,6 +51,7 @@ func validate(c *kubeletconfigv1beta1.KubeletConfiguration, p *problems) {
 	validateShutdown(c, p)
 	validateGates(c, p)
 	validateLogging(c, p)
+	validateTracing(c, p)
 	for i, pattern := range c.AllowedUnsafeSysctls {
 		if problem := admission.CheckSysctlPattern(pattern); problem != "" {
 			p.add(fmt.Sprintf("allowedUnsafeSysctls[%d]", i), pattern, problem)
