@@ -132,6 +132,9 @@ type Plan struct {
 	Size    unit.Bytes
 }
 
+// makeRoom is what a user can do about a volume that does not fit.
+const makeRoom = "delete claims, snapshots or files on that disk"
+
 // Decide returns how a volume is made.
 func Decide(w Wish, m Machine) (Plan, error) {
 	for _, key := range slices.Sorted(maps.Keys(w.Parameters)) {
@@ -149,8 +152,8 @@ func Decide(w Wish, m Machine) (Plan, error) {
 	if free := m.Space.Free(); plan.Size > free {
 		return Plan{}, Errorf(Exhausted,
 			"no room for %v: %v are free for new volumes (%v on the disk, of which other volumes may still fill %v, "+
-				"and %d percent of %v stay free)",
-			plan.Size, free, m.Space.Available, m.Space.Promised, m.Space.Reserved, m.Space.Capacity)
+				"and %d percent of %v stay free): %s, or ask for less",
+			plan.Size, free, m.Space.Available, m.Space.Promised, m.Space.Reserved, m.Space.Capacity, makeRoom)
 	}
 	return plan, nil
 }
@@ -311,7 +314,8 @@ func Expand(plan Plan, required, limit unit.Bytes, space Space) (unit.Bytes, boo
 	case size == plan.Size:
 		return size, false, nil
 	case size-plan.Size > space.Free():
-		return 0, false, Errorf(Exhausted, "no room for %v more: %v are free for volumes", size-plan.Size, space.Free())
+		return 0, false, Errorf(Exhausted, "no room for %v more: %v are free for volumes: %s, or ask for less",
+			size-plan.Size, space.Free(), makeRoom)
 	}
 	return size, true, nil
 }
@@ -388,5 +392,6 @@ func SnapshotFits(fills unit.Bytes, space Space, reflink bool) error {
 	if reflink || fills <= space.Free() {
 		return nil
 	}
-	return Errorf(Exhausted, "no room for a snapshot: the volume fills %v, and %v are free", fills, space.Free())
+	return Errorf(Exhausted, "no room for a snapshot: the volume fills %v, and %v are free: %s", fills, space.Free(),
+		makeRoom)
 }

@@ -27,11 +27,13 @@ failSwapOn: false
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
+// options are those of every instance here.
+var options = rig.Options{Storage: true}
+
 func run(m *testing.M) int {
-	o := rig.Options{Storage: true}
 	agent := os.Getenv("PLIMSOLL_E2E_AGENT")
 	if agent == "" {
-		return rig.Main(m, "store", o)
+		return rig.Main(m, "store", options)
 	}
 	dir, err := os.MkdirTemp("", "pl-")
 	if err != nil {
@@ -44,6 +46,6 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "FAIL:", err)
 		return 1
 	}
-	o.UpFlags = []string{"--agent-binary", agent, "--agent-config", config}
-	return rig.Main(m, "store", o)
+	options.UpFlags = []string{"--agent-binary", agent, "--agent-config", config}
+	return rig.Main(m, "store", options)
 }

@@ -199,42 +199,10 @@ func TestTooLarge(t *testing.T) {
 	c := rig.Shared(t)
 	k := keeper{Cluster: c, t: t, ns: c.Namespace(t)}
 	for name, size := range map[string]string{"huge": "900Ti", "small": "16Mi"} {
-		k.apply(fmt.Sprintf(`apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: %[1]s}
-spec:
-  accessModes: [ReadWriteOnce]
-  resources: {requests: {storage: %[2]s}}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: %[1]s}
-spec:
-  terminationGracePeriodSeconds: 1
-  containers:
-  - name: main
-    image: plimsoll.dev/workload:dev
-    args: [sleep, infinity]
-    volumeMounts:
-    - {name: data, mountPath: /data}
-  volumes:
-  - name: data
-    persistentVolumeClaim: {claimName: %[1]s}
-`, name, size))
+		k.apply(claim(name, size) + podWith(name))
 	}
-	k.kubectl("wait", "pod/small", "--for=condition=Ready", "--timeout="+soon.String())
-	rig.Eventually(t, soon, "an Event says that no node has enough storage", func(ctx context.Context) error {
-		events, err := c.API.CoreV1().Events(k.ns).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		for _, e := range events.Items {
-			if e.InvolvedObject.Name == "huge" && strings.Contains(e.Message, "did not have enough free storage") {
-				return nil
-			}
-		}
-		return fmt.Errorf("%d Events, none about it", len(events.Items))
-	})
+	k.ready("small")
+	k.event("huge", "FailedScheduling", "did not have enough free storage")
 	k.kubectl("delete", "pods,persistentvolumeclaims", "--all", "--wait=false")
 	k.wantNothingKept()
 }
