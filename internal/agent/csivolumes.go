@@ -85,7 +85,7 @@ func (r registered) Driver(name string) (csivolume.Driver, bool) {
 		}
 	}
 	can[csivolume.CapabilityCondition] = d.Can(csivolume.CapabilityCondition)
-	return csivolume.Driver{Node: d.Client, Can: can}, true
+	return csivolume.Driver{Node: d.Client, Can: can, Identity: d.Client.Identity, Said: d.Said}, true
 }
 
 // csiAPI implements csivolume.API with the API client and the watched CSIDriver objects.

@@ -42,6 +42,9 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
+// nameMax bounds the question for a driver's name. Chosen: a driver that does not answer it registers all the same.
+const nameMax = 10 * time.Second
+
 // API is the part of the API client that a Registry uses; *kube.Client implements it.
 type API interface {
 	Get(ctx context.Context, k kube.Kind, namespace, name string, out runtime.Object) error
@@ -69,6 +72,7 @@ type Driver struct {
 	Name    string
 	Client  *csi.Client
 	Version string // of CSI, as chosen at the registration
+	Said    string // its name by GetPluginInfo when it registered, perhaps not Name; "": it did not answer
 	csinode.Info
 
 	capabilities map[csipb.NodeServiceCapability_RPC_Type]bool
@@ -215,13 +219,14 @@ func (r *Registry) Unregister(p registration.Plugin) {
 func ask(ctx context.Context, p registration.Plugin, client *csi.Client) (Driver, error) {
 	d := Driver{Name: p.Name, Client: client, Version: p.Version,
 		capabilities: map[csipb.NodeServiceCapability_RPC_Type]bool{}}
-	if who, err := client.Identity.GetPluginInfo(ctx, &csipb.GetPluginInfoRequest{}); err == nil &&
-		who.GetName() != p.Name {
+	bounded, cancel := context.WithTimeout(ctx, nameMax)
+	defer cancel()
+	who, err := client.Identity.GetPluginInfo(bounded, &csipb.GetPluginInfoRequest{})
+	if d.Said = who.GetName(); err == nil && d.Said != p.Name {
 		// the kubelet does not ask, and users name it as it registered
-		slog.Warn("CSI driver has another name than it registered with", "registered", p.Name, "GetPluginInfo", who.GetName(),
+		slog.Warn("CSI driver has another name than it registered with", "registered", p.Name, "GetPluginInfo", d.Said,
 			"endpoint", p.Endpoint)
 	}
-	var err error
 	if d.Info, err = askNode(ctx, client); err != nil {
 		return Driver{}, err
 	}

@@ -1,6 +1,7 @@
 package csidrivers
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/registration"
@@ -89,14 +92,32 @@ func (s *server) store(obj runtime.Object) {
 	s.csinode.ResourceVersion = strconv.Itoa(s.version)
 }
 
-func (s *server) Update(_ context.Context, k kube.Kind, _, name string, obj, _ runtime.Object, _ ...string) error {
+func (s *server) Update(_ context.Context, k kube.Kind, _, name string, obj, out runtime.Object, _ ...string) error {
 	return s.do("update "+k.Resource, func() error {
 		if obj.(*storagev1.CSINode).ResourceVersion != s.csinode.ResourceVersion {
 			return apierrors.NewConflict(schema.GroupResource{Resource: k.Resource}, name, errors.New("changed"))
 		}
+		if changed := changesEntry(s.csinode.Spec.Drivers, obj.(*storagev1.CSINode).Spec.Drivers); changed != "" {
+			return apierrors.NewInvalid(schema.GroupKind{Kind: "CSINode"}, name, field.ErrorList{
+				field.Invalid(field.NewPath("spec", "drivers"), changed, "field is immutable"),
+			})
+		}
 		s.store(obj)
+		s.csinode.DeepCopyInto(out.(*storagev1.CSINode))
 		return nil
 	})
+}
+
+// changesEntry returns the driver whose entry differs in more than its limit, which the API refuses.
+func changesEntry(from, to []storagev1.CSINodeDriver) string {
+	for _, old := range from {
+		for _, next := range to {
+			if old.Name == next.Name && (old.NodeID != next.NodeID || !slices.Equal(old.TopologyKeys, next.TopologyKeys)) {
+				return old.Name
+			}
+		}
+	}
+	return ""
 }
 
 func (s *server) Patch(_ context.Context, k kube.Kind, _, _ string, _ types.PatchType, body []byte, _ runtime.Object,
@@ -359,6 +380,80 @@ func TestChanges(t *testing.T) {
 			r.Unregister(plugin)
 			labels, _, _ := strings.Cut(step.want, " ids ")
 			s.await(t, "owner uid-1 "+labels+" ids ")
+		}
+	}
+}
+
+// TestMoves: a driver has another name of the node and other topology keys than in the entry that an earlier agent
+// wrote, and again other ones while it runs. Its entry follows, and so does that of a driver that registers beside it.
+func TestMoves(t *testing.T) {
+	r, s, _ := begin(t)
+	s.store(&storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "n", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n", UID: "uid-1"}},
+		},
+		Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{
+			{Name: "late", NodeID: "l"},
+			{Name: "a", NodeID: "1", TopologyKeys: []string{"row"}},
+		}},
+	})
+	r.NodeExists()
+	a, plugin := start(t, csidriver.Answers{Name: "a", NodeID: "2", Topology: map[string]string{"zone": "z"}})
+	s.setPeriod("a", 1) // the API has at least 10
+	_, other := start(t, csidriver.Answers{Name: "b", NodeID: "b1"})
+	for _, p := range []registration.Plugin{plugin, other} {
+		if err := r.Register(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.awaitDrivers(t, "late l [], a 2 [zone], b b1 []")
+	a.Set(func(a *csidriver.Answers) { a.NodeID = "3"; a.Topology["floor"] = "f" })
+	s.awaitDrivers(t, "late l [], a 3 [floor zone], b b1 []")
+}
+
+// awaitDrivers waits until the CSINode object has these entries, in any order.
+func (s *server) awaitDrivers(t *testing.T, want string) {
+	t.Helper()
+	sorted := func(entries string) string {
+		all := strings.Split(entries, ", ")
+		slices.Sort(all)
+		return strings.Join(all, ", ")
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		_, got, _ := strings.Cut(s.shown(), "}, ")
+		if sorted(got) == sorted(want) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("entries %s, want %s", got, want)
+		}
+	}
+}
+
+// TestOtherName: a driver that says another name than it registered with is used, as by the kubelet, and what it said
+// is known. One that does not answer that question is used, too.
+func TestOtherName(t *testing.T) {
+	r, _, _ := begin(t)
+	refuse := func(_ context.Context, call string) error {
+		if call == "GetPluginInfo" {
+			return os.ErrPermission
+		}
+		return nil
+	}
+	for _, test := range []struct {
+		registered, said string
+		fail             func(context.Context, string) error
+	}{
+		{registered: "csi.example.com", said: "csi.example.org"},
+		{registered: "csi.example.net", said: "", fail: refuse},
+	} {
+		_, plugin := start(t, csidriver.Answers{Name: cmp.Or(test.said, test.registered), NodeID: "n", Fail: test.fail})
+		plugin.Name = test.registered
+		if err := r.Register(t.Context(), plugin); err != nil {
+			t.Fatal(err)
+		}
+		if d, ok := r.Driver(test.registered); !ok || d.Said != test.said || d.NodeID != "n" {
+			t.Errorf("%s: %t, says %q, node %q", test.registered, ok, d.Said, d.NodeID)
 		}
 	}
 }

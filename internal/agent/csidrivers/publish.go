@@ -23,7 +23,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// writeMax bounds one attempt to publish (chosen: four requests).
+// writeMax bounds one attempt to publish (chosen: five requests).
 const writeMax = 20 * time.Second
 
 // annotationNodeIDs is the Node's annotation with the drivers' node IDs, as JSON by driver. Kubernetes' word for it.
@@ -196,19 +196,26 @@ func (r *Registry) publishCSINode(ctx context.Context, node *corev1.Node, driver
 		}
 		return errOther
 	}
-	entries, changed := csinode.Merge(entriesOf(object), drivers, removed)
 	annotated := setMigrated(object)
-	switch {
-	case missing:
+	if missing {
+		entries, _ := csinode.Merge(nil, drivers, removed)
 		object.Spec.Drivers = driversOf(entries)
 		if err := r.o.API.Create(ctx, kube.CSINodes, "", "", object, &storagev1.CSINode{}); err != nil {
 			return fmt.Errorf("create CSINode: %w", err)
 		}
-	case changed || annotated:
+		return nil
+	}
+	for range 2 { // the second write adds the entries that the first had to leave out
+		entries, changed := csinode.Merge(entriesOf(object), drivers, removed)
+		if !changed && !annotated {
+			return nil
+		}
 		object.Spec.Drivers = driversOf(entries)
-		if err := r.o.API.Update(ctx, kube.CSINodes, "", r.o.NodeName, object, &storagev1.CSINode{}); err != nil {
+		written := &storagev1.CSINode{}
+		if err := r.o.API.Update(ctx, kube.CSINodes, "", r.o.NodeName, object, written); err != nil {
 			return fmt.Errorf("write CSINode: %w", err)
 		}
+		object, annotated = written, false
 	}
 	return nil
 }

@@ -22,6 +22,8 @@
 //
 // # Invariants
 //
+//   - A volume is neither mounted nor taken away at last by a program that says it is another driver than the one that
+//     registered at the socket: it may have other data, or none, of that handle.
 //   - A call is made after its record was written, and a record is removed after the call that undoes it.
 //   - A pod has a volume when the driver has said so, the volume's files have the pod's group, and the record says
 //     both.
@@ -59,6 +61,10 @@ import (
 type Driver struct {
 	Node csi.NodeClient
 	Can  map[csi.NodeServiceCapability_RPC_Type]bool // its node service's capabilities
+	// Identity says which driver answers at the socket now, and Said what it answered at the registration; "": nothing,
+	// and then it is not asked again.
+	Identity csi.IdentityClient
+	Said     string
 }
 
 // Drivers has the drivers of this node. Its owner calls Manager.DriverChanged.

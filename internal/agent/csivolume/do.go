@@ -11,8 +11,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -88,6 +90,11 @@ func (k *Manager) do(j job) (core.Outcome, error) {
 	if j.source == nil && (j.call.Verb == core.Stage || j.call.Verb == core.Publish || j.call.Verb == core.Expand) {
 		return core.Unsent, errors.New("the volume's description is not known any more")
 	}
+	if driver.decides(j) {
+		if err := driver.isTheSame(ctx, j.id.Driver); err != nil {
+			return core.Unsent, err
+		}
+	}
 	switch j.call.Verb {
 	case core.Stage:
 		return k.stage(ctx, driver, j)
@@ -123,6 +130,45 @@ func (k *Manager) do(j job) (core.Outcome, error) {
 		return takenAway(j.call.Verb, staging, err, removeEmpty)
 	}
 	return k.expand(ctx, driver, j)
+}
+
+// identifyMax bounds the question which driver answers. Chosen: a driver that hangs in that question only is used all
+// the same, and each of its volumes waits so long twice.
+const identifyMax = 2 * time.Second
+
+// decides reports whether a call begins or ends what a driver has of a volume on this node.
+func (d Driver) decides(j job) bool {
+	if j.call.Again {
+		return false
+	}
+	stages := !j.id.Inline && d.Can[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME]
+	switch j.call.Verb {
+	case core.Stage, core.Unstage:
+		return true
+	case core.Publish, core.Unpublish:
+		return !stages
+	}
+	return false
+}
+
+// isTheSame returns an error if no program is at a driver's socket, or one that says that it is another driver than the
+// one that registered. One that fails or hangs in this question is not judged here.
+func (d Driver) isTheSame(ctx context.Context, name string) error {
+	if d.Said == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, identifyMax)
+	defer cancel()
+	who, err := d.Identity.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
+	if status.Code(err) == codes.Unavailable {
+		return err // the next call could reach the program that comes in its place
+	}
+	if err != nil || who.GetName() == d.Said {
+		return nil
+	}
+	return fmt.Errorf("the program at the socket of driver %s says now that its name is %.100q, and not %q as it did "+
+		"when it registered: volumes of %s wait until it says that again: start that driver there, or have the other one "+
+		"register with a socket of its own", name, who.GetName(), d.Said, name)
 }
 
 func podOf(j job) types.UID { return types.UID(j.call.Pod) }

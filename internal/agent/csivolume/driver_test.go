@@ -27,8 +27,10 @@ import (
 // wrong answers.
 type testDriver struct {
 	csi.UnimplementedNodeServer
-	t   testing.TB
-	dir string // <dir>/<handle> is a volume
+	csi.UnimplementedIdentityServer
+	t      testing.TB
+	dir    string // <dir>/<handle> is a volume
+	server *grpc.Server
 
 	serial sync.Mutex // it handles one call at a time, as drivers do for a volume
 
@@ -40,6 +42,7 @@ type testDriver struct {
 	late     map[string]chan struct{} // by method and volume: the call waits for it, and is carried out in any case
 	lie      map[string]bool          // by method: it answers with success and does nothing
 	problems []string
+	name     string // what it says; "": it does not answer that question
 	usage    *csi.NodeGetVolumeStatsResponse
 	asked    *csi.NodeGetVolumeStatsRequest // the last question about usage
 	expanded *csi.NodeExpandVolumeRequest   // the last one
@@ -50,21 +53,37 @@ func startDriver(t testing.TB, dir string) *testDriver {
 	t.Helper()
 	d := &testDriver{t: t, dir: dir, fail: map[string]error{}, hang: map[string]chan struct{}{}, lie: map[string]bool{},
 		late: map[string]chan struct{}{}}
-	listener, err := net.Listen("unix", filepath.Join(dir, "csi.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer()
-	csi.RegisterNodeServer(server, d)
-	go server.Serve(listener)
-	t.Cleanup(server.Stop)
+	d.serve()
 	return d
 }
 
-// client returns a connection to the driver, with a real socket in between.
-func (d *testDriver) client() csi.NodeClient { return connect(d.t, d.dir) }
+// serve listens on the driver's socket until the test ends, or the server is stopped.
+func (d *testDriver) serve() {
+	d.t.Helper()
+	listener, err := net.Listen("unix", filepath.Join(d.dir, "csi.sock"))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.server = grpc.NewServer()
+	csi.RegisterNodeServer(d.server, d)
+	csi.RegisterIdentityServer(d.server, d)
+	go d.server.Serve(listener)
+	d.t.Cleanup(d.server.Stop)
+}
 
-func connect(t testing.TB, dir string) csi.NodeClient {
+func (d *testDriver) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.name == "" {
+		return nil, status.Error(codes.Unimplemented, "it has no name")
+	}
+	return &csi.GetPluginInfoResponse{Name: d.name}, nil
+}
+
+// client returns a connection to the driver, with a real socket in between.
+func (d *testDriver) client() *hostcsi.Client { return connect(d.t, d.dir) }
+
+func connect(t testing.TB, dir string) *hostcsi.Client {
 	c, err := hostcsi.Dial(filepath.Join(dir, "csi.sock"), nil)
 	if err != nil {
 		t.Fatal(err)

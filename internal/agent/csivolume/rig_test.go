@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	hostcsi "github.com/plimsoll-dev/plimsoll/internal/host/csi"
 	"github.com/plimsoll-dev/plimsoll/internal/host/mount"
 )
 
@@ -101,8 +102,11 @@ func (r *rig) start() {
 }
 
 // add registers a driver with these capabilities.
-func (r *rig) add(name string, node csi.NodeClient, can ...csi.NodeServiceCapability_RPC_Type) {
-	d := Driver{Node: node, Can: map[csi.NodeServiceCapability_RPC_Type]bool{}}
+func (r *rig) add(name string, client *hostcsi.Client, can ...csi.NodeServiceCapability_RPC_Type) {
+	d := Driver{Node: client, Identity: client.Identity, Can: map[csi.NodeServiceCapability_RPC_Type]bool{}}
+	if who, err := client.Identity.GetPluginInfo(context.Background(), &csi.GetPluginInfoRequest{}); err == nil {
+		d.Said = who.GetName()
+	}
 	for _, c := range can {
 		d.Can[c] = true
 	}

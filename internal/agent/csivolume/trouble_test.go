@@ -137,6 +137,76 @@ func TestAbsence(t *testing.T) {
 	r.empty()
 }
 
+// TestOtherName: the program at a driver's socket says that it is another driver than the one that registered, at once
+// or after a restart. An Event says so. It is asked neither for a new volume nor to take the last of one away. What is
+// mounted stays, and another driver's volume comes and goes. All goes on when the driver says its name again.
+func TestOtherName(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		takes string // the last call that takes a volume away
+		can   []csi.NodeServiceCapability_RPC_Type
+		swap  func(d *testDriver, name string)
+	}{
+		{"at once", "unstage", []csi.NodeServiceCapability_RPC_Type{stages}, (*testDriver).rename},
+		{"by a restart", "unstage", []csi.NodeServiceCapability_RPC_Type{stages}, (*testDriver).replace},
+		{"of one that does not stage", "unpublish", nil, (*testDriver).rename},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := newRig(t)
+			d, other := startDriver(t, t.TempDir()), startDriver(t, t.TempDir())
+			d.rename("csi.example.com") // not as it is registered, which the kubelet allows
+			other.rename("other")
+			for name, driver := range map[string]*testDriver{"d": d, "other": other} {
+				r.put("driver/"+name, detached())
+				r.add(name, driver.client(), test.can...)
+			}
+			r.start()
+			ends, stays, comes, well := podOfUID("ends"), podOfUID("stays"), podOfUID("comes"), podOfUID("well")
+			ending, staying, coming := volumeOf(t, "d", "1"), volumeOf(t, "d", "2"), volumeOf(t, "d", "3")
+			r.place(ends, ending)
+			r.place(stays, staying)
+			before := len(d.called())
+			test.swap(d, "csi.example.org")
+			r.Release(ends.UID)
+			if _, err := r.Want(context.Background(), comes, "data", coming); err == nil {
+				t.Error("a volume of another driver")
+			}
+			r.event(t, `the program at the socket of driver d says now that its name is "csi.example.org", and not `+
+				`"csi.example.com"`)
+			r.place(stays, staying)
+			r.place(well, volumeOf(t, "other", "w"))
+			r.release(well)
+			r.Known()
+			for _, call := range d.called()[before:] {
+				if call != "unpublish 1" || test.takes == "unpublish" {
+					t.Errorf("another driver was called: %s", call)
+				}
+			}
+			test.swap(d, "csi.example.com")
+			r.place(comes, coming)
+			r.release(ends)
+			r.asked(d, test.takes+" 1", 1)
+			r.place(stays, staying)
+			if n := d.times("publish 2"); n != 1 {
+				t.Errorf("the pod that stays: published %d times", n)
+			}
+			r.release(stays)
+			r.release(comes)
+			r.empty()
+		})
+	}
+}
+
+// rename makes the driver say another name.
+func (d *testDriver) rename(name string) { d.set(func() { d.name = name }) }
+
+// replace ends the driver, and starts one with another name at its socket.
+func (d *testDriver) replace(name string) {
+	d.server.Stop()
+	d.rename(name)
+	d.serve()
+}
+
 // rigWithDriver returns a running agent with the driver "d", which stages and expands volumes.
 func rigWithDriver(t *testing.T) (*rig, *testDriver) {
 	t.Helper()

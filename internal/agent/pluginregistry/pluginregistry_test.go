@@ -124,6 +124,40 @@ func TestLife(t *testing.T) {
 	expect(t, b.calls, "unregister a")
 }
 
+// TestRenamed: a driver registers with another name at the same socket, and then with its first one again. Each time it
+// is unregistered by the name that it had. A name that another driver has is refused until that one has gone.
+func TestRenamed(t *testing.T) {
+	b := run(t)
+	d := b.start(b.registry, csidriver.Answers{Name: "a"})
+	expect(t, b.calls, "register a")
+	expect(t, d.Told, "")
+	rename := func(name string) {
+		t.Helper()
+		d.Set(func(a *csidriver.Answers) { a.Name = name })
+		if err := d.Register(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rename("b")
+	expect(t, b.calls, "unregister a", "register b")
+	expect(t, d.Told, "")
+	rename("a")
+	expect(t, b.calls, "unregister b", "register a")
+	expect(t, d.Told, "")
+	other := b.start(b.registry, csidriver.Answers{Name: "c"})
+	expect(t, b.calls, "register c")
+	expect(t, other.Told, "")
+	rename("c")
+	expect(t, b.calls, "unregister a")
+	expect(t, d.Told, "CSIPlugin c is registered already, at "+other.Registration+" with version 1.0.0: this one, with "+
+		"version 1.0.0, is registered when that one has gone")
+	if err := other.Unregister(); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, b.calls, "unregister c", "register c")
+	expect(t, d.Told, "")
+}
+
 // counted returns the rows of the kubelet's metric.
 func (b *bench) counted() string {
 	rows := prometheus.NewPedanticRegistry()

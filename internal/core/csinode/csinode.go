@@ -11,6 +11,8 @@
 //
 //   - One write is under way at a time. A change meanwhile leads to another write.
 //   - A write that failed is repeated with back-off until it succeeds; a driver is usable on the node meanwhile.
+//   - An entry whose node ID or topology keys change is removed in one write and added in the next, because the API
+//     refuses such a change. No other entry is delayed by that.
 //   - A label of the Node that has another value is never overwritten: volumes may be bound to that topology.
 //   - A driver is asked again only if its CSIDriver object says so (nodeAllocatableUpdatePeriodSeconds): after each
 //     period, and after an attachment that failed because the node had no room, but not more often than AskMin.

@@ -4,29 +4,42 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// TestMerge: entries of drivers that this agent has not met stay, in their place.
+// TestMerge: entries of drivers that this agent has not met stay, in their place. Those whose node ID or topology keys
+// change are left out first, and then added.
 func TestMerge(t *testing.T) {
 	there := []Entry{
 		{Name: "old", NodeID: "n0", Count: 3},
 		{Name: "same", NodeID: "n1", TopologyKeys: []string{"zone"}, Count: 5},
 		{Name: "left", NodeID: "n2"},
 		{Name: "moved", NodeID: "n3"},
+		{Name: "rekeyed", NodeID: "n6", TopologyKeys: []string{"zone"}},
+		{Name: "larger", NodeID: "n7", Count: 1},
 	}
 	drivers := map[string]Info{
-		"same":  {NodeID: "n1", Topology: map[string]string{"zone": "z"}, VolumesMax: 5},
-		"moved": {NodeID: "n4", VolumesMax: math.MaxInt64},
-		"new":   {NodeID: "n5", VolumesMax: -1},
+		"same":    {NodeID: "n1", Topology: map[string]string{"zone": "z"}, VolumesMax: 5},
+		"moved":   {NodeID: "n4", VolumesMax: math.MaxInt64},
+		"new":     {NodeID: "n5", VolumesMax: -1},
+		"rekeyed": {NodeID: "n6", Topology: map[string]string{"row": "r"}},
+		"larger":  {NodeID: "n7", VolumesMax: 2},
 	}
-	want := []Entry{there[0], there[1], {Name: "moved", NodeID: "n4", Count: math.MaxInt32}, {Name: "new", NodeID: "n5"}}
-	got, changed := Merge(there, drivers, []string{"left"})
-	if !changed || !reflect.DeepEqual(got, want) {
-		t.Errorf("changed %t:\n got %+v\nwant %+v", changed, got, want)
+	kept := []Entry{there[0], there[1], {Name: "larger", NodeID: "n7", Count: 2}, {Name: "new", NodeID: "n5"}}
+	for i, want := range [][]Entry{
+		kept,
+		append(slices.Clone(kept), Entry{Name: "moved", NodeID: "n4", Count: math.MaxInt32},
+			Entry{Name: "rekeyed", NodeID: "n6", TopologyKeys: []string{"row"}}),
+	} {
+		got, changed := Merge(there, drivers, []string{"left"})
+		if !changed || !reflect.DeepEqual(got, want) {
+			t.Errorf("write %d: changed %t:\n got %+v\nwant %+v", i+1, changed, got, want)
+		}
+		there = got
 	}
-	if again, changed := Merge(got, drivers, []string{"left"}); changed || !reflect.DeepEqual(again, want) {
+	if again, changed := Merge(there, drivers, []string{"left"}); changed {
 		t.Errorf("changed again: %+v", again)
 	}
 }

@@ -15,26 +15,37 @@ type Entry struct {
 	Count        int32    // of volumes; 0: no limit is known
 }
 
-// Merge returns the entries that the object should have, and whether they differ from those that it has. Entries of
-// other drivers stay, in their order.
+// Merge returns the entries that the object should have next, and whether they differ from those that it has. Entries
+// of other drivers stay, in their order. In one write the API accepts no other node ID and no other topology keys in an
+// entry: an entry that must change so is left out, and the next Merge adds it again.
 func Merge(there []Entry, drivers map[string]Info, removed []string) ([]Entry, bool) {
 	var out []Entry
-	same := map[string]bool{}
+	done := map[string]bool{}
 	for _, e := range there {
 		info, ours := drivers[e.Name]
-		switch {
-		case !ours && slices.Contains(removed, e.Name):
-		case !ours || e.equal(entryOf(e.Name, info)):
+		if !ours && !slices.Contains(removed, e.Name) {
 			out = append(out, e)
-			same[e.Name] = ours
+		}
+		if !ours {
+			continue
+		}
+		done[e.Name] = true
+		if want := entryOf(e.Name, info); e.becomes(want) {
+			out = append(out, want)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(drivers)) {
-		if !same[name] {
+		if !done[name] {
 			out = append(out, entryOf(name, drivers[name]))
 		}
 	}
 	return out, !slices.EqualFunc(there, out, Entry.equal)
+}
+
+// becomes reports whether the API accepts f in the place of e.
+func (e Entry) becomes(f Entry) bool {
+	e.Count = f.Count
+	return e.equal(f)
 }
 
 func entryOf(name string, i Info) Entry {
