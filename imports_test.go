@@ -320,6 +320,8 @@ test/e2e/pods:
 test/e2e/rig: internal/cluster/pki internal/host/loop internal/host/mount internal/image internal/scheduler lab lab/wire
     test/freeport
 test/e2e/scheduler:
+test/e2e/storage:
+test/e2e/volumes:
 test/flagdoc:
 test/freeport:
 test/scenario:
