@@ -47,6 +47,7 @@ type config struct {
 	procs      int      // how many tests run at a time
 	waiting    int      // how many tests that mostly wait run beside them
 	repeat     int
+	forgive    int           // how many tests may fail, if each passes when it runs once more, alone
 	timeout    time.Duration // of one part of a run of the suite
 	out        string        // the table
 	logs       string        // directory of logs; emptied first
@@ -94,6 +95,9 @@ func parseFlags(args []string) (config, error) {
 	f.IntVar(&c.waiting, "waiting", 10,
 		"tests at a time, beside those of --procs, of the tests that mostly wait: probes and [Slow]")
 	f.IntVar(&c.repeat, "repeat", 1, "how often the tests run, on the same cluster")
+	f.IntVar(&c.forgive, "forgive", 0,
+		"how many tests may fail, if each passes when it runs once more with no other beside it: the suite's tests have "+
+			"time limits of their own, which a busy machine exceeds; the table names them all the same")
 	f.DurationVar(&c.timeout, "timeout", 90*time.Minute,
 		"of the tests that wait, of the rest, and of those that run alone")
 	f.StringVar(&c.out, "out", "results/last.md", "the table")
@@ -106,6 +110,9 @@ func parseFlags(args []string) (config, error) {
 		return c, fmt.Errorf("--nodes %d, --procs %d, --waiting %d, --repeat %d: want at least 1", c.nodes, c.procs,
 			c.waiting,
 			c.repeat)
+	}
+	if c.forgive < 0 {
+		return c, fmt.Errorf("--forgive %d: want at least 0", c.forgive)
 	}
 	var err error
 	if c.focus, err = regexp.Compile(*focus); err != nil {
@@ -246,8 +253,24 @@ func run(ctx context.Context, c config) (good bool, failures []string, err error
 			return false, nil, context.Cause(ctx)
 		}
 	}
+	if err := runAgain(ctx, k, t); err != nil {
+		return false, t.failures(), err
+	}
 	fmt.Print(t.render())
 	return t.passed(), t.failures(), nil
+}
+
+// runAgain runs the tests that failed once more, one at a time, if they are no more than may be forgiven.
+func runAgain(ctx context.Context, k *cluster, t *table) error {
+	failed := t.failed()
+	if len(failed) == 0 || len(failed) > t.forgive {
+		return nil
+	}
+	progress("again, alone: %d tests that failed", len(failed))
+	again := plan{stages: [][]part{{{name: "again", tests: failed, procs: 1}}}}
+	specs, err := runPlan(ctx, k, again, t.repeat+1)
+	t.addAgain(specs)
+	return errors.Join(err, t.save(t.out))
 }
 
 // resolve makes the paths absolute, and puts the chosen containerd first on PATH.

@@ -161,3 +161,25 @@ func TestFailures(t *testing.T) {
 		t.Errorf("failures %q, want %q", got, want)
 	}
 }
+
+// TestForgiven: a test that failed counts as passed only if it passed when it ran again, and is named all the same.
+func TestForgiven(t *testing.T) {
+	for _, again := range []types.SpecState{types.SpecStatePassed, types.SpecStateFailed, types.SpecStateSkipped} {
+		tab := newTable(config{forgive: 1}, oneStage("good", "late"))
+		tab.add([]types.SpecReport{spec("good", types.SpecStatePassed, ""), spec("late", types.SpecStateFailed, "too slow")})
+		if got := tab.failed(); !slices.Equal(got, []string{"late"}) {
+			t.Fatalf("failed: %q", got)
+		}
+		tab.addAgain([]types.SpecReport{spec("late", again, "")})
+		if got, want := tab.passed(), again.Is(types.SpecStatePassed); got != want {
+			t.Errorf("it %v when it ran again: passed %v, want %v", again, got, want)
+		}
+		want := "failed: late: failed: too slow"
+		if again.Is(types.SpecStatePassed) {
+			want = "failed 1 of 1, passed alone: late: failed: too slow"
+		}
+		if got := tab.failures(); !slices.Equal(got, []string{want}) {
+			t.Errorf("failures %q, want %q", got, want)
+		}
+	}
+}
