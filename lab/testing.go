@@ -236,13 +236,16 @@ func (g *Guest) Forward(t T, port int) {
 }
 
 // Publish is Forward to the same port of the guest's card, for a program that listens there.
-func (g *Guest) Publish(t T, port int) {
+func (g *Guest) Publish(t T, port int) { t.Helper(); g.PublishAs(t, port, port) }
+
+// PublishAs is Publish to another port of the guest's card, for guests that listen on the same one.
+func (g *Guest) PublishAs(t T, here, there int) {
 	t.Helper()
 	if g.process == nil {
-		t.Fatalf("forward port %d to %s: it is switched off", port, g.Name)
+		t.Fatalf("forward port %d to %s: it is switched off", here, g.Name)
 	}
-	if err := g.process.monitor.human(fmt.Sprintf("hostfwd_add %s tcp:127.0.0.1:%d-%s:%d", network, port, g.IP,
-		port)); err != nil {
+	if err := g.process.monitor.human(fmt.Sprintf("hostfwd_add %s tcp:127.0.0.1:%d-%s:%d", network, here, g.IP,
+		there)); err != nil {
 		t.Fatalf("%v", err)
 	}
 }
