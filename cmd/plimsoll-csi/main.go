@@ -72,6 +72,8 @@ func command() *cobra.Command {
 		&o.Registration, "registration-dir", "",
 		"the kubelet's directory plugins_registry, to register there; empty: register nowhere")
 	f.IntVar(&o.Store.Reserved, "reserved-percent", reservedDefaultPct, "percent of the disk that volumes leave free")
+	f.Int64Var(&o.VolumesMax, "volumes-max", 0,
+		"how many volumes the scheduler lets pods of this node use; 0: as many as there is room for")
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	return c
 }

@@ -101,6 +101,8 @@ func nodeFlags(c *cobra.Command, o *cluster.Options) {
 		"plugins use /var/lib/kubelet/device-plugins (default: in the agent's directory)")
 	f.StringVar(&o.AgentConfig, "agent-config", "", "KubeletConfiguration file for the agent; up sets "+
 		"addresses, certificates and directories")
+	f.Int64Var(&o.VolumesMax, "volumes-max", 0, "how many volumes of plimsoll-csi the scheduler lets the pods of one "+
+		"node use; 0: as many as there is room for")
 	f.StringVar(&o.ControlplaneBinary, "controlplane-binary", "",
 		"path of plimsoll-controlplane (default: in plimsoll's directory, then in PATH)")
 	f.StringVar(&o.ImageDir, "image-dir", "", "directory of pause.tar, workload.tar and the archives of add-ons "+

@@ -90,6 +90,9 @@ func (k *cluster) up(ctx context.Context) error {
 		"--node-name", nodeName, "--pod-cidr", podCIDR, "--service-cidr", svcCIDR,
 		"--registry-mirror", mirrored + "=http://" + mirror,
 		"--agent-config", file, "--timeout", upTimeout.String()}, network...)
+	if k.volumesMax != 0 {
+		up = append(up, "--volumes-max", strconv.Itoa(k.volumesMax))
+	}
 	if k.agent != "" {
 		up = append(up, "--agent-binary", k.agent)
 	}

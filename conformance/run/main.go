@@ -44,6 +44,7 @@ type config struct {
 	earlier    []string // directories of logs of earlier runs; what passed there does not run again
 	beside     []string // directories of logs of runs with upstream's kubelet, whose results the table has too
 	nodes      int      // of the cluster
+	volumesMax int      // the limit that our CSI driver states; 0: none
 	procs      int      // how many tests run at a time
 	waiting    int      // how many tests that mostly wait run beside them
 	repeat     int
@@ -72,6 +73,7 @@ func parseFlags(args []string) (config, error) {
 	f.StringVar(&c.agent, "agent", "", "program to run as the agent instead of ours: upstream's kubelet, to compare with")
 	f.StringVar(&c.driver, "driver", "",
 		"file that defines a CSI driver, for which the suite then has tests (storage.yaml defines ours)")
+	f.IntVar(&c.volumesMax, "volumes-max", 0, "limit of volumes that our CSI driver states; 0: none")
 	focus := f.String("focus", focusDefault, "regular expression of the tests to run")
 	skip := f.String("skip", skipDefault,
 		"regular expression of tests not to run; those marked [Conformance] run all the same")

@@ -71,6 +71,18 @@ func TestGCPercent(t *testing.T) {
 	}
 }
 
+// --volumes-max is passed to the driver; without it the driver states no limit.
+func TestVolumesMax(t *testing.T) {
+	for most, want := range map[int64]bool{0: false, 7: true} {
+		o := testOptions(t)
+		o.VolumesMax = most
+		argv := testBuilder(t, o).csiDriver().Argv
+		if got := slices.Contains(argv, "--volumes-max=7"); got != want || !want && len(argv) != 5 {
+			t.Errorf("--volumes-max %d: %q", most, argv)
+		}
+	}
+}
+
 func TestEveryChildIsStopped(t *testing.T) {
 	stopped := slices.Concat(stopOrder...)
 	for _, spec := range allSpecs(testBuilder(t, testOptions(t))) {

@@ -157,6 +157,9 @@ func (c *cluster) localNodeSpec(n localNode) (supervise.Spec, error) {
 	if c.o.AgentConfig != "" {
 		argv = append(argv, "--agent-config="+c.o.AgentConfig)
 	}
+	if c.o.VolumesMax > 0 {
+		argv = append(argv, "--volumes-max="+strconv.FormatInt(c.o.VolumesMax, 10))
+	}
 	return supervise.Spec{
 		Name:      n.child,
 		Argv:      argv,

@@ -73,6 +73,8 @@ type Options struct {
 	DevicePluginsDir string `json:"devicePluginsDir,omitempty"`
 	// a KubeletConfiguration; our settings override it
 	AgentConfig string `json:"agentConfig,omitempty"`
+	// how many volumes of our CSI driver pods of one node may use; zero: no limit
+	VolumesMax int64 `json:"volumesMax,omitempty"`
 	// empty: plimsoll agent; else a program with the kubelet's flags
 	AgentBinary              string `json:"agentBinary,omitempty"`
 	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint,omitempty"` // empty: our own containerd
@@ -261,6 +263,9 @@ func (o *Options) Validate() error {
 		}
 	}
 	problems = append(problems, o.validateMirrors()...)
+	if o.VolumesMax < 0 {
+		bad("volumes-max", o.VolumesMax, "want 0 (no limit) or more volumes")
+	}
 	if o.Hollow < 0 {
 		bad("hollow", o.Hollow, "want 0 or more nodes")
 	}

@@ -75,6 +75,7 @@ func TestValidateReportsEverything(t *testing.T) {
 	o.EtcdCAFile, o.EtcdCertFile = "/no/such/file", ""
 	o.EtcdKeyFile = "/no/such/key"
 	o.Hollow = -1
+	o.VolumesMax = -1
 	o.GCPercent = 5
 	o.SigningDuration = time.Second
 	o.ContainerRuntimeEndpoint = "relative.sock"
@@ -88,7 +89,8 @@ func TestValidateReportsEverything(t *testing.T) {
 		"--agent-health-port 10250: --agent-port has the same port",
 		"--agent-port 10250: --scheduler-port has the same port", "--lifecycle-port 10267: has no effect with --no-lifecycle",
 		`--etcd-servers "ftp://a"`, "/no/such/file", "--etcd-certfile and --etcd-keyfile",
-		"--hollow -1", "--gc-percent 5", "--cluster-signing-duration 1s", "--container-runtime-endpoint relative.sock"} {
+		"--hollow -1", "--volumes-max -1", "--gc-percent 5", "--cluster-signing-duration 1s",
+		"--container-runtime-endpoint relative.sock"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not hold %q:\n%v", want, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 	storagev1 "k8s.io/api/storage/v1"
@@ -91,15 +92,19 @@ func (l layout) csiSocket() string { return l.run("csi.sock") }
 func (l layout) pluginsRegistry() string { return filepath.Join(l.agentRoot(), "plugins_registry") }
 
 func (b builder) csiDriver() supervise.Spec {
+	argv := []string{
+		b.driver,
+		"--dir=" + b.volumes(),
+		"--node-name=" + b.o.NodeName,
+		"--endpoint=" + b.csiSocket(),
+		"--registration-dir=" + b.pluginsRegistry(),
+	}
+	if b.o.VolumesMax > 0 {
+		argv = append(argv, "--volumes-max="+strconv.FormatInt(b.o.VolumesMax, 10))
+	}
 	return supervise.Spec{
-		Name: childCSIDriver,
-		Argv: []string{
-			b.driver,
-			"--dir=" + b.volumes(),
-			"--node-name=" + b.o.NodeName,
-			"--endpoint=" + b.csiSocket(),
-			"--registration-dir=" + b.pluginsRegistry(),
-		},
+		Name:  childCSIDriver,
+		Argv:  argv,
 		Env:   environment(),
 		Dir:   b.o.RunDir,
 		Log:   b.log(childCSIDriver),

@@ -59,6 +59,7 @@ type Options struct {
 	Store        store.Options
 	Endpoint     string // path of the CSI socket
 	Registration string // the kubelet's directory plugins_registry; empty: the driver does not register itself
+	VolumesMax   int64  // how many volumes the scheduler lets pods of this node use; 0: as many as there is room for
 	Version      string
 }
 
@@ -119,6 +120,7 @@ func (o Options) check() error {
 	add(
 		o.Store.Reserved < 0 || o.Store.Reserved > reservedMaxPct, "reserved %d percent: want 0 to %d", o.Store.Reserved,
 		reservedMaxPct)
+	add(o.VolumesMax < 0, "limit of %d volumes: want 0 (no limit) or more", o.VolumesMax)
 	return errors.Join(problems...)
 }
 

@@ -19,9 +19,13 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/loop"
 )
 
-// NodeGetInfo returns the node's name and topology.
+// NodeGetInfo returns the node's name, topology and limit.
 func (d *Driver) NodeGetInfo(context.Context, *spec.NodeGetInfoRequest) (*spec.NodeGetInfoResponse, error) {
-	return &spec.NodeGetInfoResponse{NodeId: d.o.Store.Node, AccessibleTopology: d.topology()}, nil
+	return &spec.NodeGetInfoResponse{
+		NodeId:             d.o.Store.Node,
+		MaxVolumesPerNode:  d.o.VolumesMax,
+		AccessibleTopology: d.topology(),
+	}, nil
 }
 
 // NodeGetCapabilities lists the node's optional calls.
