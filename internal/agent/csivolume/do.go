@@ -343,6 +343,9 @@ func (k *Manager) publish(ctx context.Context, driver Driver, j job) (core.Outco
 		if _, err := driver.Node.NodePublishVolume(ctx, request); err != nil {
 			return err
 		}
+		if _, err := os.Lstat(target); errors.Is(err, fs.ErrNotExist) && !j.id.Block && !j.call.Again {
+			return &afterwards{fmt.Errorf("the driver says that it succeeded, and %s does not exist", target)}
+		}
 		if !takesGroup(driver, s, j.pod, policyOf(object)) || j.call.Again {
 			return nil
 		}

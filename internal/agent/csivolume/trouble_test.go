@@ -91,6 +91,29 @@ func TestAnswersLate(t *testing.T) {
 	}
 }
 
+// TestPublishesNothing: a driver says that it has published a volume, and there is nothing at its path. An Event says
+// so, and another volume of the driver comes and goes. The pod has its volume when the driver does what it says.
+func TestPublishesNothing(t *testing.T) {
+	r, d := rigWithDriver(t)
+	d.set(func() { d.lie["publish"] = true })
+	a, source := podOfUID("a"), volumeOf(t, "d", "v")
+	if _, err := r.Want(context.Background(), a, "data", source); err == nil {
+		t.Fatal("it is there at once")
+	}
+	r.event(t, "the driver says that it succeeded, and "+r.target(source.id, a.UID)+" does not exist")
+	if _, err := r.Want(context.Background(), a, "data", source); err == nil {
+		t.Error("the pod has what does not exist")
+	}
+	d.set(func() { delete(d.lie, "publish") })
+	b := podOfUID("b")
+	r.place(b, volumeOf(t, "d", "well"))
+	r.release(b)
+	r.place(a, source)
+	r.release(a)
+	r.Known()
+	r.empty()
+}
+
 // TestAbsence: while a driver is away, one pod ends, one stays, and one comes; the agent is restarted; and another
 // driver's volume comes and goes. When the driver is back, the pod that ended loses its volume, the pod that stays
 // keeps its mount, and the pod that came has its volume.
