@@ -27,7 +27,7 @@
 //     disk within moments, in the background.
 //   - AppendWithin waits for a bounded time only; the record is written when that is possible.
 //   - Log.Note waits for nothing but a lock that is never held during I/O or encoding. A Log's records on disk are
-//     complete up to the last moments before a crash, or the Answer says how many are missing.
+//     complete up to a tenth of a second before a crash, or the Answer says how many are missing.
 //   - Neither files nor a Log exceed their bound, whatever is recorded.
 //   - A record that was cut off by a full disk is removed, or a newline ends it before the next record, so that it
 //     never damages another one. If a file cannot be opened or written, each record tries it again.
@@ -206,10 +206,7 @@ func (j *Journal) write() {
 			j.lost.Add(uint64(bytes.Count(l.text, []byte{'\n'})))
 		}
 		l.done <- err
-		select {
-		case j.synced <- struct{}{}:
-		default:
-		}
+		signal(j.synced)
 	}
 }
 

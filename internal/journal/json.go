@@ -11,8 +11,30 @@ import (
 // This file encodes what a busy component records for each pod, in the form of encoding/json, which takes three times
 // as long (BenchmarkEncode). TestJSON compares both.
 
+// An appender is a Detail of which there are many: it is encoded without allocations.
+type appender interface {
+	appendText(to []byte) []byte // its text, not quoted
+	appendJSON(to []byte) ([]byte, error)
+}
+
 // appendRecord appends r as json.Marshal does. The detail is JSON already, and is not read again.
 func appendRecord(to []byte, r *Record) ([]byte, error) {
+	to, err := appendHead(to, r)
+	if err != nil {
+		return nil, err
+	}
+	to = appendText(append(to, `,"text":`...), r.Text)
+	if bytes.IndexByte(r.Detail, '\n') >= 0 {
+		return nil, errors.New("the detail has more than one line")
+	}
+	if len(r.Detail) > 0 {
+		to = append(append(to, `,"detail":`...), r.Detail...)
+	}
+	return append(to, '}'), nil
+}
+
+// appendHead appends the members of r before its text.
+func appendHead(to []byte, r *Record) ([]byte, error) {
 	if year := r.Time.Year(); year < 0 || year > 9999 {
 		return nil, errors.New("the time has no year of four digits")
 	}
@@ -31,14 +53,7 @@ func appendRecord(to []byte, r *Record) ([]byte, error) {
 		}
 		to = append(to, ']')
 	}
-	to = appendText(append(to, `,"text":`...), r.Text)
-	if bytes.IndexByte(r.Detail, '\n') >= 0 {
-		return nil, errors.New("the detail has more than one line")
-	}
-	if len(r.Detail) > 0 {
-		to = append(append(to, `,"detail":`...), r.Detail...)
-	}
-	return append(to, '}'), nil
+	return to, nil
 }
 
 func appendPod(to []byte, p *Pod) []byte {
@@ -64,14 +79,28 @@ func appendNamed(to []byte, name, text string) []byte {
 }
 
 func appendText(to []byte, text string) []byte {
-	for i := range len(text) {
-		if c := text[i]; c < ' ' || c >= 0x7f || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
-			quoted, _ := json.Marshal(text) // a string has no error
-			return append(to, quoted...)
+	at := len(to)
+	return quote(append(append(to, '"'), text...), at)
+}
+
+// quote ends the text that begins after the quotation mark at a place of to.
+func quote(to []byte, at int) []byte {
+	for _, c := range to[at+1:] {
+		if special[c] {
+			quoted, _ := json.Marshal(string(to[at+1:])) // a string has no error
+			return append(to[:at], quoted...)
 		}
 	}
-	return append(append(append(to, '"'), text...), '"')
+	return append(to, '"')
 }
+
+// special are the bytes that encoding/json may not copy as they are.
+var special = func() (out [256]bool) {
+	for c := range out {
+		out[c] = c < ' ' || c >= 0x7f || bytes.IndexByte([]byte(`"\<>&`), byte(c)) >= 0
+	}
+	return out
+}()
 
 func appendNumber(to []byte, name string, n int64) []byte {
 	return strconv.AppendInt(append(to, name...), n, 10)
@@ -88,13 +117,10 @@ func (t *Try) append(to []byte) []byte {
 }
 
 // appendJSON appends a Placement as json.Marshal does. A placement with assigned CPUs is rare: encoding/json has it.
-func (p *Placement) appendJSON(to []byte) []byte {
+func (p *Placement) appendJSON(to []byte) ([]byte, error) {
 	if len(p.Berth) > 0 {
 		text, err := json.Marshal(p)
-		if err != nil {
-			return nil
-		}
-		return append(to, text...)
+		return append(to, text...), err
 	}
 	to = p.Try.append(append(to, '{'))
 	to = appendText(append(to, `,"node":`...), p.Node)
@@ -119,5 +145,5 @@ func (p *Placement) appendJSON(to []byte) []byte {
 	if p.Late {
 		to = append(to, `,"late":true`...)
 	}
-	return append(to, '}')
+	return append(to, '}'), nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 )
@@ -40,8 +41,8 @@ func TestJSON(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := p.appendJSON(nil); string(got) != string(want) {
-			t.Fatalf("got  %s\nwant %s", got, want)
+		if got, err := p.appendJSON(nil); err != nil || string(got) != string(want) {
+			t.Fatalf("got  %s, %v\nwant %s", got, err, want)
 		}
 		r := Record{
 			Number: uint64(rng.Int64()),
@@ -61,10 +62,23 @@ func TestJSON(t *testing.T) {
 		if got, err := appendRecord(nil, &r); err != nil || string(got) != string(want) {
 			t.Fatalf("got  %s, %v\nwant %s", got, err, want)
 		}
+		r.Text = p.Text()
+		line, err := encode([]byte("before"), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Text, r.Detail = "", nil
+		if got, err := encodeNote([]byte("before"), &r, &p); err != nil || string(got) != string(line) {
+			t.Fatalf("got  %s, %v\nwant %s", got, err, line)
+		}
 	}
 	for _, r := range []Record{{Detail: json.RawMessage("{\n}")}, {Time: time.Unix(1<<40, 0)}} {
 		if line, err := encode([]byte("before"), r); err == nil || string(line) != "before" {
 			t.Errorf("encoded %s", fmt.Sprintf("%q", line))
 		}
+	}
+	long := Record{Text: strings.Repeat("x", lineMax)}
+	if line, err := encode([]byte("before"), long); err == nil || string(line) != "before" {
+		t.Errorf("encoded %d bytes", len(line))
 	}
 }

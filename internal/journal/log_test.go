@@ -340,7 +340,7 @@ func BenchmarkEncode(b *testing.B) {
 	var text []byte
 	for b.Loop() {
 		var err error
-		if text, err = encode(text[:0], l.record(1, &n)); err != nil {
+		if text, err = l.encode(text[:0], 1, &n); err != nil {
 			b.Fatal(err)
 		}
 	}

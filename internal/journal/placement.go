@@ -62,42 +62,45 @@ func BerthOf(b numa.Berth) (out []Berth) {
 }
 
 // Text implements Detail.
-func (p *Placement) Text() string {
-	b := append(make([]byte, 0, 256), "placed on "...) // every pod has one: fmt takes twice as long
-	b = strconv.AppendInt(append(append(b, p.Node...), ": "...), int64(p.Feasible), 10)
-	b = append(strconv.AppendInt(append(b, " of "...), int64(p.Nodes), 10), " nodes fit"...)
+func (p *Placement) Text() string { return string(p.appendText(make([]byte, 0, 256))) }
+
+// appendText appends the text. Every pod has one, and fmt takes twice as long.
+func (p *Placement) appendText(b []byte) []byte {
+	b = append(append(append(b, "placed on "...), p.Node...), ": "...)
+	b = append(strconv.AppendInt(b, int64(p.Feasible), 10), " of "...)
+	b = append(strconv.AppendInt(b, int64(p.Nodes), 10), " nodes fit"...)
 	if p.Score != 0 {
 		b = strconv.AppendInt(append(b, ", score "...), p.Score, 10)
 	}
 	for i := range p.Room {
 		r := &p.Room[i]
 		b = append(append(append(b, "; "...), r.Resource...), ": "...)
-		b = append(append(b, amount(r.Resource, r.Requested)...), " requested, "...)
-		b = append(append(b, amount(r.Resource, r.Free)...), " free of "...)
-		b = append(b, amount(r.Resource, r.Allocatable)...)
+		b = append(appendAmount(b, r.Resource, r.Requested), " requested, "...)
+		b = append(appendAmount(b, r.Resource, r.Free), " free of "...)
+		b = appendAmount(b, r.Resource, r.Allocatable)
 	}
-	text := string(b)
-	for _, b := range p.Berth {
-		text += "; container " + b.Container + " gets"
-		if b.CPUs != "" {
-			text += " CPUs " + b.CPUs
+	for _, of := range p.Berth {
+		b = append(append(append(b, "; container "...), of.Container...), " gets"...)
+		if of.CPUs != "" {
+			b = append(append(b, " CPUs "...), of.CPUs...)
 		}
-		if len(b.NUMANodes) > 0 {
-			text += fmt.Sprintf(" on NUMA nodes %v", b.NUMANodes)
+		if len(of.NUMANodes) > 0 {
+			b = fmt.Appendf(b, " on NUMA nodes %v", of.NUMANodes)
 		}
 	}
 	if p.Volumes > 0 {
-		text += fmt.Sprintf("; %d volumes are bound first", p.Volumes)
+		b = append(strconv.AppendInt(append(b, "; "...), int64(p.Volumes), 10), " volumes are bound first"...)
 	}
 	if p.Late {
-		text += "; it fit before, and no event said so: an error of the scheduler"
+		b = append(b, "; it fit before, and no event said so: an error of the scheduler"...)
 	}
-	return text + p.tried()
+	return p.appendTried(b)
 }
 
-// tried says how long the pod has waited.
-func (t *Try) tried() string {
-	return " (try " + strconv.Itoa(t.Attempt) + ", " + round(t.Waited).String() + " after it came)"
+// appendTried says how long the pod has waited.
+func (t *Try) appendTried(b []byte) []byte {
+	b = append(strconv.AppendInt(append(b, " (try "...), int64(t.Attempt), 10), ", "...)
+	return append(append(b, round(t.Waited).String()...), " after it came)"...)
 }
 
 // Size implements Detail.
@@ -139,7 +142,7 @@ func (u *Refusal) Text() string {
 	} else if u.Node != "" {
 		text += fmt.Sprintf(" Nominated on %s", u.Node)
 	}
-	return text + u.tried()
+	return string(u.appendTried([]byte(text)))
 }
 
 // Size implements Detail.
@@ -173,17 +176,19 @@ func (f *Failure) Text() string {
 // Size implements Detail.
 func (f *Failure) Size() int { return 48 + len(f.Error) }
 
-// amount is a quantity in the unit of people.
-func amount(resource string, value int64) string {
+// appendAmount appends a quantity in the unit of people.
+func appendAmount(b []byte, resource string, value int64) []byte {
 	switch {
 	case resource == scheduler.CPU:
-		return unit.MilliCPU(value).String()
+		return unit.MilliCPU(value).Append(b)
 	case resource == scheduler.Memory || resource == scheduler.EphemeralStorage ||
 		strings.HasPrefix(resource, "hugepages-"):
-		return unit.Bytes(value).String()
+		return unit.Bytes(value).Append(b)
 	}
-	return strconv.FormatInt(value, 10)
+	return strconv.AppendInt(b, value, 10)
 }
+
+func amount(resource string, value int64) string { return string(appendAmount(nil, resource, value)) }
 
 // round rounds a duration for people.
 func round(d time.Duration) time.Duration {

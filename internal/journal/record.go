@@ -142,17 +142,40 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // encode appends r as a line to text.
 func encode(text []byte, r Record) ([]byte, error) {
-	began := len(text)
-	line, err := appendRecord(append(text, "00000000 "...), &r)
+	line, err := appendRecord(append(text, noSum...), &r)
 	if err != nil {
 		return text, err
 	}
-	body := line[began+9:]
-	if len(body) > lineMax-10 {
-		return text, fmt.Errorf("%d bytes: want at most %d", len(body), lineMax-10)
+	return seal(line, len(text))
+}
+
+// encodeNote appends a record with a Detail that is not encoded yet as a line to text.
+func encodeNote(text []byte, r *Record, d appender) ([]byte, error) {
+	line, err := appendHead(append(text, noSum...), r)
+	if err != nil {
+		return text, err
 	}
-	sum := binary.BigEndian.AppendUint32(nil, crc32.Checksum(body, castagnoli))
-	hex.Encode(line[began:], sum)
+	line = append(line, `,"text":`...)
+	at := len(line)
+	line = quote(d.appendText(append(line, '"')), at)
+	if line, err = d.appendJSON(append(line, `,"detail":`...)); err != nil {
+		return text, err
+	}
+	return seal(append(line, '}'), len(text))
+}
+
+// noSum is where the checksum of a line comes.
+const noSum = "00000000 "
+
+// seal ends the line that begins at began with its checksum. If the line is too long, it is left out.
+func seal(line []byte, began int) ([]byte, error) {
+	body := line[began+len(noSum):]
+	if len(body) > lineMax-10 {
+		return line[:began], fmt.Errorf("%d bytes: want at most %d", len(body), lineMax-10)
+	}
+	var sum [4]byte
+	binary.BigEndian.PutUint32(sum[:], crc32.Checksum(body, castagnoli))
+	hex.Encode(line[began:], sum[:])
 	return append(line, '\n'), nil
 }
 

@@ -26,24 +26,23 @@ const (
 )
 
 // String prints b in the largest binary unit that divides it, as Kubernetes' canonical form does: 1536Mi, 1Gi, 1000.
-func (b Bytes) String() string {
-	sign, n := "", b
-	if n < 0 {
-		sign, n = "-", -n
-	}
+func (b Bytes) String() string { return string(b.Append(nil)) }
+
+// Append appends what String returns to text.
+func (b Bytes) Append(text []byte) []byte {
+	of, name := Bytes(1), ""
 	switch {
-	case n == 0:
-		return "0"
-	case n%TiB == 0:
-		return sign + strconv.FormatInt(int64(n/TiB), 10) + "Ti"
-	case n%GiB == 0:
-		return sign + strconv.FormatInt(int64(n/GiB), 10) + "Gi"
-	case n%MiB == 0:
-		return sign + strconv.FormatInt(int64(n/MiB), 10) + "Mi"
-	case n%KiB == 0:
-		return sign + strconv.FormatInt(int64(n/KiB), 10) + "Ki"
+	case b == 0:
+	case b%TiB == 0:
+		of, name = TiB, "Ti"
+	case b%GiB == 0:
+		of, name = GiB, "Gi"
+	case b%MiB == 0:
+		of, name = MiB, "Mi"
+	case b%KiB == 0:
+		of, name = KiB, "Ki"
 	}
-	return sign + strconv.FormatInt(int64(n), 10)
+	return append(strconv.AppendInt(text, int64(b/of), 10), name...)
 }
 
 // MilliCPU is an amount of CPU in thousandths of one CPU.
@@ -53,11 +52,14 @@ type MilliCPU int64
 const CPU MilliCPU = 1000
 
 // String prints m as Kubernetes does: 2, 1500m.
-func (m MilliCPU) String() string {
+func (m MilliCPU) String() string { return string(m.Append(nil)) }
+
+// Append appends what String returns to text.
+func (m MilliCPU) Append(text []byte) []byte {
 	if m%CPU == 0 {
-		return strconv.FormatInt(int64(m/CPU), 10)
+		return strconv.AppendInt(text, int64(m/CPU), 10)
 	}
-	return strconv.FormatInt(int64(m), 10) + "m"
+	return append(strconv.AppendInt(text, int64(m), 10), 'm')
 }
 
 // Instant is a moment on a monotonic clock, in nanoseconds since an origin that the shell chose. The zero Instant means

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"syscall"
 	"testing"
@@ -60,9 +61,12 @@ func notesOf(b *testing.B) map[string][]journal.Note {
 }
 
 // used is the CPU time of this process.
-func used(b *testing.B) time.Duration {
+func used(b *testing.B) time.Duration { return usedBy(b, syscall.RUSAGE_SELF) }
+
+func usedBy(b *testing.B, who int) time.Duration {
+	b.Helper()
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+	if err := syscall.Getrusage(who, &u); err != nil {
 		b.Fatal(err)
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
@@ -146,4 +150,33 @@ func measure(b *testing.B, write func(dir string)) (records int) {
 	b.ReportMetric(float64(cpu.Nanoseconds())/float64(records), "cpu-ns/record")
 	b.ReportMetric(float64(bytes)/float64(kept), "bytes/record")
 	return records
+}
+
+// BenchmarkPace is what a record of a busy scheduler costs in the background, with one each 1.25 ms, as fast as binds
+// are made (bench/results/binds.md): where records come one by one, each might need a write. The goroutine that hands
+// them over never sleeps, and its own CPU time does not count.
+func BenchmarkPace(b *testing.B) {
+	note := notesOf(b)["scheduler/placement"][0]
+	for where, dir := range map[string]string{"memory": "", "disk": b.TempDir()} {
+		b.Run(where, func(b *testing.B) {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			l, err := journal.NewLog("bench", journal.BytesMax, dir)
+			if err != nil {
+				b.Fatal(err)
+			}
+			before := used(b) - usedBy(b, syscall.RUSAGE_THREAD)
+			next := time.Now()
+			for b.Loop() {
+				for next = next.Add(1250 * time.Microsecond); time.Now().Before(next); {
+				}
+				l.Note(note)
+			}
+			background := used(b) - usedBy(b, syscall.RUSAGE_THREAD) - before
+			if err := l.Close(); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportMetric(float64(background.Nanoseconds())/float64(b.N), "cpu-ns/record")
+		})
+	}
 }
