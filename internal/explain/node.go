@@ -41,7 +41,7 @@ type Node struct {
 	Unseen []Unseen `json:"unseen,omitempty"`
 }
 
-// Load is what a node has of a resource, and what its pods request: its load line. Amounts are quantities.
+// Load is what a node has of a resource, and what its pods request. Amounts are quantities.
 type Load struct {
 	Resource    string `json:"resource"`
 	Capacity    string `json:"capacity,omitempty"` // empty: the node's agent does not report it
@@ -200,7 +200,7 @@ func (n *Node) judge(s *snapshot, node *corev1.Node) {
 	n.Unseen = append(n.Unseen, s.unseen...)
 }
 
-// addLoad adds the load line, and returns the resource of which the largest share is requested.
+// addLoad adds what the node carries, and returns the resource of which the largest share is requested.
 func (n *Node) addLoad(room scheduler.Room, node *corev1.Node) (shortest string) {
 	most := -1.0
 	capacity, podsMax := capacityOf(node)

@@ -109,7 +109,7 @@ func TestExplain(t *testing.T) {
 	}
 	if text := a.ask(t, "node", "taint"); !strings.Contains(text,
 		"cpu        4          0            4               1             3") {
-		t.Errorf("load line:\n%s", text)
+		t.Errorf("what the node carries:\n%s", text)
 	}
 	a.withoutRights(t)
 }
