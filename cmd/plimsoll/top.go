@@ -138,6 +138,7 @@ func (f *topFlags) run(c *cobra.Command, v *top.View) error {
 			View:  v,
 			State: from.State,
 			Look:  func(page top.Page, node string) { from.Look(ctx, page, node) },
+			See:   from.See,
 			Story: func(pod string) []string { return from.Story(ctx, pod) },
 		}
 		return shown.Run(ctx)

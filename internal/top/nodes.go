@@ -115,9 +115,13 @@ func nodeName(n *Node) string { return n.Name }
 
 // nodeTable is the page of nodes.
 func (v *View) nodeTable(s *State) document {
-	rows := sorted(s.Nodes, func(n *Node) bool {
-		return v.Filter == "" || matches(v.Filter, n.Name, nodeState(n).Text, n.Kubelet, strings.Join(n.Pressure, " "))
-	}, nodeColumns, v.sortOf(Nodes), v.Reverse, nodeName)
+	var keep func(*Node) bool
+	if v.Filter != "" {
+		keep = func(n *Node) bool {
+			return matches(v.Filter, n.Name, nodeState(n).Text, n.Kubelet, strings.Join(n.Pressure, " "))
+		}
+	}
+	rows := sorted(s.Nodes, keep, nodeColumns, v.sortOf(Nodes), v.Reverse)
 	return tableOf(v, nodeColumns, rows, nodeName)
 }
 
@@ -125,7 +129,9 @@ func (v *View) nodeTable(s *State) document {
 func tableOf[T any](v *View, all []column[T], rows []*T, id func(*T) string) document {
 	flex := flexMin
 	for _, r := range rows {
-		flex = max(flex, columns(id(r)))
+		if name := id(r); len(name) > flex && flex < flexMax { // a character has as many bytes as columns, or more
+			flex = max(flex, columns(name))
+		}
 	}
 	shown := fit(all, v.Width, min(flex, flexMax))
 	return document{

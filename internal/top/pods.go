@@ -2,6 +2,7 @@ package top
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,11 +55,40 @@ func podState(p *Pod) Span {
 	return Span{p.State, Warn}
 }
 
+// podOrder is an order of pods: those that it was made of, and how. Large clusters have many, and each key asks for the
+// order more than once.
+type podOrder struct {
+	first         *(*Pod) // of the State's list; nil: there is no order yet
+	count         int
+	filter, by    string
+	reverse, node bool
+	rows          []*Pod
+}
+
 // podRows returns the pods that the view shows, in order.
 func (v *View) podRows(s *State, of []column[Pod]) []*Pod {
-	return sorted(s.Pods, func(p *Pod) bool {
-		return v.Filter == "" || matches(v.Filter, p.ID, p.Node, p.State)
-	}, of, v.sortOf(Pods), v.Reverse, podID)
+	if len(s.Pods) == 0 {
+		return nil
+	}
+	want := podOrder{
+		first:   &s.Pods[0],
+		count:   len(s.Pods),
+		filter:  v.Filter,
+		by:      v.sortOf(Pods),
+		reverse: v.Reverse,
+		node:    slices.ContainsFunc(of, func(c column[Pod]) bool { return c.name == "node" }),
+	}
+	if o := v.ordered; o.first == want.first && o.count == want.count && o.filter == want.filter && o.by == want.by &&
+		o.reverse == want.reverse && o.node == want.node {
+		return o.rows
+	}
+	var keep func(p *Pod) bool
+	if v.Filter != "" {
+		keep = func(p *Pod) bool { return matches(v.Filter, p.ID, p.Node, p.State) }
+	}
+	want.rows = sorted(s.Pods, keep, of, want.by, want.reverse)
+	v.ordered = want
+	return want.rows
 }
 
 // podTable is the page of pods.

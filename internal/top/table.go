@@ -102,32 +102,49 @@ func row[T any](columns []column[T], of *T) Line {
 	return out
 }
 
-// sorted returns pointers to rows in the order of the column by; equal ones in the order of id.
-func sorted[T any](
-	rows []*T, keep func(*T) bool, columns []column[T], by string, reverse bool, id func(*T) string,
-) []*T {
-	out := make([]*T, 0, len(rows))
-	for _, r := range rows {
-		if keep(r) {
-			out = append(out, r)
+// byName is the column by whose order rows come: that of their ids.
+const byName = "name"
+
+// sorted returns those rows that keep wants, in the order of the column by; equal ones in the order of id. The rows
+// must come in the order of id; a nil keep keeps all. What it returns may be rows itself.
+func sorted[T any](rows []*T, keep func(*T) bool, columns []column[T], by string, reverse bool) []*T {
+	if keep != nil {
+		kept := make([]*T, 0, len(rows))
+		for _, r := range rows {
+			if keep(r) {
+				kept = append(kept, r)
+			}
 		}
+		rows = kept
 	}
-	var order func(a, b *T) int
-	for _, c := range columns {
-		if c.name == by && c.order != nil {
-			order = c.order
-		}
+	if by == byName && reverse {
+		rows = slices.Clone(rows)
+		slices.Reverse(rows)
 	}
-	slices.SortFunc(out, func(a, b *T) int {
-		first := 0
-		if order != nil {
-			first = order(a, b)
-		}
+	at := slices.IndexFunc(columns, func(c column[T]) bool { return c.name == by && c.order != nil })
+	if by == byName || at < 0 {
+		return rows
+	}
+	order := columns[at].order
+	type placed struct {
+		row *T
+		at  int // in the order of id
+	}
+	all := make([]placed, len(rows))
+	for i, r := range rows {
+		all[i] = placed{r, i}
+	}
+	slices.SortFunc(all, func(a, b placed) int {
+		first := order(a.row, b.row)
 		if reverse {
 			first = -first
 		}
-		return cmp.Or(first, cmp.Compare(id(a), id(b)))
+		return cmp.Or(first, a.at-b.at)
 	})
+	out := make([]*T, len(all))
+	for i, p := range all {
+		out[i] = p.row
+	}
 	return out
 }
 

@@ -13,7 +13,7 @@
 //   - No line is wider than the terminal, and there are no more lines than it has.
 //   - What is not known is shown as a question mark, and the State says why. It is never shown as 0.
 //   - Text from the cluster cannot change the terminal: control characters become spaces.
-//   - Rows that are not visible are not formatted: the cost of a frame is that of sorting.
+//   - Rows that are not visible are not formatted, and are sorted only when they or the order have changed.
 //
 // # What it does not do
 //
@@ -160,8 +160,8 @@ type State struct {
 	PodCount  int        `json:"podCount"`
 	Waiting   int        `json:"waiting"`               // how many pods have no node
 	Blind     bool       `json:"podsUnknown,omitempty"` // pods may not be read
-	Nodes     []*Node    `json:"nodes"`                 // shared with other States, as pods: not to be changed
-	Pods      []*Pod     `json:"pods,omitempty"`        // those that the View shows
+	Nodes     []*Node    `json:"nodes"`                 // by name; shared with other States, as pods: not to be changed
+	Pods      []*Pod     `json:"pods,omitempty"`        // those that the View shows, by ID
 	Decisions []Decision `json:"decisions,omitempty"`
 	Detail    *Detail    `json:"detail,omitempty"`
 	Lacks     []Lack     `json:"lacks,omitempty"`

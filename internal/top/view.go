@@ -48,7 +48,13 @@ type View struct {
 	top    int    // the first row on the screen
 	rows   int    // how many rows the screen had
 	back   []place
+
+	ordered podOrder // of the pods that were shown last
+	shown   []string // the ids of the rows on the screen
 }
+
+// Shown returns the ids of the rows that were on the screen last: of a page of pods, NAMESPACE/NAME.
+func (v *View) Shown() []string { return v.shown }
 
 // place is where the user was before.
 type place struct {
@@ -93,7 +99,7 @@ func (v *View) sortOf(p Page) string {
 	if by := v.Sort[p]; by != "" {
 		return by
 	}
-	return "name"
+	return byName
 }
 
 // Sorts are the names of columns by which a page can be sorted.
@@ -166,7 +172,9 @@ func (v *View) Lines(s *State) []Line {
 	rows := max(v.Height-len(out)-len(foot), 1)
 	v.rows = rows
 	at := v.follow(&doc, rows)
+	v.shown = nil // who asked for the last ones may keep them
 	for i := v.top; i < min(v.top+rows, doc.count); i++ {
+		v.shown = append(v.shown, doc.id(i))
 		l := doc.line(i).cut(v.Width)
 		if i == at {
 			l = Line{{pad(l.String(), v.Width, false), Chosen}}

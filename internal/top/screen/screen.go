@@ -3,8 +3,8 @@
 // # Model
 //
 // A frame is made from the last State when a key is pressed, and from a new State at intervals. The interval grows with
-// what a State and a frame cost, up to a bound: an idle page of nodes needs less than 1 % of a CPU with 5,000 of them;
-// the page of 150,000 pods takes about a second each 30 s. Package top decides what is drawn.
+// what a State and a frame cost, up to a bound: an idle page of 5,000 nodes or 150,000 pods needs less than 1 % of a
+// CPU. Package top decides what is drawn.
 //
 // # Invariants
 //
@@ -33,6 +33,8 @@ type Screen struct {
 	State func() *top.State
 	// Look is told which page the user looks at, and of OneNode which node.
 	Look func(page top.Page, node string)
+	// See is told which pods are on the page of pods, NAMESPACE/NAME.
+	See func(pods []string)
 	// Story returns what became of a pod, by lines. It may take its time.
 	Story func(pod string) []string
 }
@@ -139,6 +141,9 @@ func (m *model) View() tea.View {
 				out.WriteByte('\n')
 			}
 			write(&out, l)
+		}
+		if m.screen.View.Page == top.Pods {
+			m.screen.See(m.screen.View.Shown())
 		}
 	}
 	view := tea.NewView(out.String())

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -8,7 +9,10 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -43,20 +47,31 @@ type detail struct {
 }
 
 // metricsList is the part of a list of metrics.k8s.io/v1beta1 that is read. Pods have the usage of their containers.
-type metricsList struct {
-	Items []struct {
-		Metadata   struct{ Namespace, Name string }
-		Timestamp  time.Time
-		Usage      corev1.ResourceList
-		Containers []struct{ Usage corev1.ResourceList }
+type metricsList struct{ Items []metricsItem }
+
+type metricsItem struct {
+	Metadata   struct{ Namespace, Name string }
+	Timestamp  time.Time
+	Usage      corev1.ResourceList
+	Containers []struct{ Usage corev1.ResourceList }
+}
+
+// pod returns what a pod uses.
+func (i *metricsItem) pod() top.Usage {
+	sum := top.Usage{At: i.Timestamp}
+	for _, c := range i.Containers {
+		one := usageOf(i.Timestamp, c.Usage)
+		sum.CPU += one.CPU
+		sum.Memory += one.Memory
 	}
+	return sum
 }
 
 // Measure asks metrics.k8s.io what nodes use, and pods if somebody looks at them.
 func (s *Source) Measure(ctx context.Context) {
 	const what = "what nodes use"
-	list, err := s.metrics(ctx, "nodes")
-	if err != nil {
+	list := &metricsList{}
+	if err := s.metrics(ctx, list, "nodes"); err != nil {
 		s.lack(what, metricsText(err))
 		s.mu.Lock()
 		s.measured = false
@@ -72,38 +87,86 @@ func (s *Source) Measure(ctx context.Context) {
 			n.shown = nil
 		}
 	}
-	count, page := len(s.pods), s.looks
+	page := s.looks
 	s.mu.Unlock()
 	if page == top.Pods {
-		s.measurePods(ctx, count)
+		s.measurePods(ctx)
 	}
 }
 
-func (s *Source) measurePods(ctx context.Context, count int) {
+func (s *Source) measurePods(ctx context.Context) {
 	const what = "what pods use"
-	if count > podsMeasuredMax {
-		s.lack(what, fmt.Sprintf("there are more than %d: see the page of a node", podsMeasuredMax))
+	s.mu.Lock()
+	count, many := len(s.pods), s.many()
+	seen := s.seen
+	s.seenBefore = seen
+	s.mu.Unlock()
+	if many {
+		uses, err := s.measureSeen(ctx, seen)
+		if err != nil {
+			s.lack(what, metricsText(err))
+			return
+		}
+		s.lack(what, fmt.Sprintf("of %d pods only those on the screen are asked for: an order by use has no meaning", count))
+		s.setPodUse(uses)
 		return
 	}
-	list, err := s.metrics(ctx, "pods")
-	if err != nil {
+	list := &metricsList{}
+	if err := s.metrics(ctx, list, "pods"); err != nil {
 		s.lack(what, metricsText(err))
 		return
 	}
 	s.lack(what, "")
 	uses := make(map[string]top.Usage, len(list.Items))
-	for _, item := range list.Items {
-		sum := top.Usage{At: item.Timestamp}
-		for _, c := range item.Containers {
-			one := usageOf(item.Timestamp, c.Usage)
-			sum.CPU += one.CPU
-			sum.Memory += one.Memory
-		}
-		uses[item.Metadata.Namespace+"/"+item.Metadata.Name] = sum
+	for i := range list.Items {
+		m := &list.Items[i].Metadata
+		uses[m.Namespace+"/"+m.Name] = list.Items[i].pod()
 	}
+	s.setPodUse(uses)
+}
+
+// many reports whether there are too many pods to ask for all of them. s.mu is locked.
+func (s *Source) many() bool { return len(s.pods) > cmp.Or(s.measuredMax, podsMeasuredMax) }
+
+// scrolled reports whether there are other pods on the screen than it was asked for.
+func (s *Source) scrolled() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.measured && s.looks == top.Pods && s.many() && !slices.Equal(s.seen, s.seenBefore)
+}
+
+func (s *Source) setPodUse(uses map[string]top.Usage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.podUse = uses
+}
+
+// measureSeen asks what pods use, NAMESPACE/NAME, for each of them. One without measurements is left out.
+func (s *Source) measureSeen(ctx context.Context, pods []string) (map[string]top.Usage, error) {
+	uses := make(map[string]top.Usage, len(pods))
+	var mu sync.Mutex // guards uses and failed
+	var failed error
+	var asking sync.WaitGroup
+	turn := make(chan struct{}, asksMax)
+	for _, pod := range pods {
+		namespace, name, _ := strings.Cut(pod, "/")
+		turn <- struct{}{}
+		asking.Go(func() {
+			defer func() { <-turn }()
+			one := &metricsItem{}
+			err := s.metrics(ctx, one, "namespaces", namespace, "pods", name)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				uses[pod] = one.pod()
+			case !apierrors.IsNotFound(err):
+				failed = err
+			}
+		})
+	}
+	asking.Wait()
+	return uses, failed
 }
 
 func usageOf(at time.Time, list corev1.ResourceList) top.Usage {
@@ -111,19 +174,23 @@ func usageOf(at time.Time, list corev1.ResourceList) top.Usage {
 	return top.Usage{At: at, CPU: a.CPU, Memory: a.Memory}
 }
 
-func (s *Source) metrics(ctx context.Context, resource string) (*metricsList, error) {
+// metrics reads an object of metrics.k8s.io into to.
+func (s *Source) metrics(ctx context.Context, to any, path ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	body, err := s.Client.REST(corev1.SchemeGroupVersion).Get().AbsPath("/apis/metrics.k8s.io/v1beta1", resource).
-		SetHeader("Accept", "application/json").DoRaw(ctx)
+	answer := s.Client.REST(corev1.SchemeGroupVersion).Get().AbsPath("/apis/metrics.k8s.io/v1beta1").Suffix(path...).
+		SetHeader("Accept", "application/json").Do(ctx)
+	if err := answer.Error(); err != nil { // that of Raw does not have what the server says
+		return err
+	}
+	body, err := answer.Raw()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	list := &metricsList{}
-	if err := json.Unmarshal(body, list); err != nil {
-		return nil, fmt.Errorf("metrics.k8s.io: %w", err)
+	if err := json.Unmarshal(body, to); err != nil {
+		return fmt.Errorf("metrics.k8s.io: %w", err)
 	}
-	return list, nil
+	return nil
 }
 
 func metricsText(err error) string {

@@ -222,13 +222,24 @@ func (s *Source) podHandler() cache.ResourceEventHandler {
 func (s *Source) count(uid string, now *keptPod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if before := s.pods[uid]; before != nil {
-		s.add(&before.pod, -1)
+	slot := s.pods[uid]
+	if slot != nil {
+		s.add(&slot.kept.pod, -1)
+	}
+	switch {
+	case now == nil && slot != nil:
+		slot.kept = nil
 		delete(s.pods, uid)
+		s.sorted.gone++
+	case now != nil && slot == nil:
+		slot = &podSlot{id: now.pod.ID, kept: now}
+		s.pods[uid] = slot
+		s.sorted.add(slot)
+	case now != nil:
+		slot.kept = now
 	}
 	if now != nil {
 		s.add(&now.pod, 1)
-		s.pods[uid] = now
 	}
 }
 

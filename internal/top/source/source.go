@@ -48,8 +48,11 @@ const (
 )
 
 // podsMeasuredMax is how many pods a cluster may have for all of them to be asked for at metrics.k8s.io, which has no
-// pages (chosen: two megabytes an answer). Beyond that, what a pod uses is on the page of its node.
-const podsMeasuredMax = 5000
+// pages (chosen: two megabytes an answer). Beyond that, each pod on the screen is asked for, asksMax at once.
+const (
+	podsMeasuredMax = 5000
+	asksMax         = 8 // chosen: a screen of 50 pods is there within a second where an answer takes 100 ms
+)
 
 // Source watches one cluster. The zero values of its private fields are ready for use.
 type Source struct {
@@ -60,7 +63,8 @@ type Source struct {
 	mu       sync.Mutex
 	nodes    map[string]*node
 	order    []string            // their names in order; nil: nodes came or went
-	pods     map[string]*keptPod // by UID
+	pods     map[string]*podSlot // by UID
+	sorted   podList             // of them, while the page of pods is shown
 	waiting  int                 // how many of them have no node
 	blind    bool                // pods may not be read; Start sets it
 	synced   []cache.InformerSynced
@@ -73,8 +77,11 @@ type Source struct {
 	recorded []top.Decision // of journals
 	detail   *detail
 
-	looks top.Page
-	look  chan struct{} // somebody looks at something else
+	looks       top.Page
+	seen        []string      // the pods on the screen
+	seenBefore  []string      // when it was asked what they use
+	look        chan struct{} // somebody looks at something else
+	measuredMax int           // for tests; 0: podsMeasuredMax
 }
 
 // node is what is known of a node: its object, if it was seen, and the sums of its pods.
@@ -88,7 +95,7 @@ type node struct {
 // Start begins to watch. It returns when it is known what may be read, with an error if nodes may not.
 func (s *Source) Start(ctx context.Context) error {
 	s.nodes = map[string]*node{}
-	s.pods = map[string]*keptPod{}
+	s.pods = map[string]*podSlot{}
 	s.lacks = map[string]top.Lack{}
 	s.podUse = map[string]top.Usage{}
 	s.look = make(chan struct{}, 1)
@@ -125,6 +132,8 @@ func (s *Source) Run(ctx context.Context) {
 		if now.Sub(measured) >= measureTime {
 			measured = now
 			s.Measure(ctx)
+		} else if s.scrolled() {
+			s.measurePods(ctx)
 		}
 		journals := now.Sub(asked) >= journalTime
 		if journals {
@@ -257,6 +266,9 @@ func (s *Source) Look(ctx context.Context, page top.Page, name string) {
 	defer s.mu.Unlock()
 	changed := s.looks != page
 	s.looks = page
+	if page < top.OneNode && page != top.Pods { // who goes to a pod or to the help comes back
+		s.sorted = podList{}
+	}
 	switch {
 	case page == top.OneNode && (s.detail == nil || s.detail.name != name):
 		if s.detail != nil {
@@ -276,6 +288,13 @@ func (s *Source) Look(ctx context.Context, page top.Page, name string) {
 		default:
 		}
 	}
+}
+
+// See says which pods are on the screen, NAMESPACE/NAME.
+func (s *Source) See(pods []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = pods
 }
 
 func (s *Source) page() top.Page {

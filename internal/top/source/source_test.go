@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -97,11 +98,14 @@ func (a *api) ServeHTTP(out http.ResponseWriter, q *http.Request) {
 	case len(rest) > 2 && rest[2] == "proxy":
 		a.agent(out, rest)
 	default:
-		verb := "list"
+		verb, resource := "list", rest[0]
 		if q.URL.Query().Get("watch") != "" {
 			verb = "watch"
 		}
-		what := verb + " " + rest[0] + group
+		if group == ".metrics.k8s.io" && len(rest) == 4 { // namespaces/NAMESPACE/pods/NAME
+			verb, resource = "get", rest[2]
+		}
+		what := verb + " " + resource + group
 		a.mu.Lock()
 		a.asked[what] = true
 		forbidden := a.forbid[what]
@@ -112,11 +116,12 @@ func (a *api) ServeHTTP(out http.ResponseWriter, q *http.Request) {
 		case q.URL.Query().Get("sendInitialEvents") == "true":
 			a.refuse(out, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "no streams")
 		case group == ".metrics.k8s.io":
-			if a.metrics[rest[0]] == "" {
+			body := a.metrics[strings.Join(rest, "/")]
+			if body == "" {
 				a.refuse(out, http.StatusNotFound, metav1.StatusReasonNotFound, "no such resource")
 				return
 			}
-			fmt.Fprint(out, a.metrics[rest[0]])
+			fmt.Fprint(out, body)
 		case verb == "watch":
 			a.stream(out, q, rest[0])
 		default:
@@ -305,10 +310,89 @@ func TestState(t *testing.T) {
 	}
 }
 
+// TestManyPods: of more pods than metrics.k8s.io may be asked for at once, those on the screen are.
+func TestManyPods(t *testing.T) {
+	a := filled(t)
+	a.metrics["namespaces/shop/pods/db"] = `{"timestamp":"2026-11-26T10:00:00Z","containers":[
+		{"usage":{"cpu":"250m","memory":"1Gi"}},{"usage":{"cpu":"50m","memory":"1Gi"}}]}`
+	s := a.start(top.Pods, "")
+	s.measuredMax = 1
+	s.Measure(t.Context())
+	v := &top.View{Width: 100, Height: 20, Page: top.Pods}
+	v.Lines(s.State())
+	if got := strings.Join(v.Shown(), " "); got != "shop/broken shop/db shop/waits" {
+		t.Fatalf("on the screen: %s", got)
+	}
+	if s.See(v.Shown()); !s.scrolled() {
+		t.Error("the pods on the screen are not asked for")
+	}
+	if s.measurePods(t.Context()); s.scrolled() {
+		t.Error("they are asked for again")
+	}
+	got := s.State()
+	for _, p := range got.Pods {
+		want := top.Usage{}
+		if p.Name == "db" {
+			want = top.Usage{At: time.Date(2026, 11, 26, 10, 0, 0, 0, time.UTC), CPU: 300, Memory: 2 * unit.GiB}
+		}
+		if p.Used != want {
+			t.Errorf("%+v, want %+v", p, want)
+		}
+	}
+	if len(got.Lacks) != 1 || !strings.Contains(got.Lacks[0].Why, "only those on the screen") {
+		t.Errorf("lacks %+v", got.Lacks)
+	}
+	a.forbid["get pods.metrics.k8s.io"] = true
+	s.measurePods(t.Context())
+	if got := s.State().Lacks; len(got) != 1 || !strings.Contains(got[0].Why, "may not get pods") {
+		t.Errorf("lacks %+v", got)
+	}
+}
+
+// TestOrderIsKept: pods that come, change and go leave the pods of a State in the order of their ids.
+func TestOrderIsKept(t *testing.T) {
+	s := &Source{nodes: map[string]*node{}, pods: map[string]*podSlot{}}
+	h := s.podHandler()
+	rng := rand.New(rand.NewPCG(3, 4))
+	here := map[string]string{} // state by name
+	for round := range 200 {
+		for range rng.IntN(20) {
+			name := fmt.Sprint("p", rng.IntN(60))
+			p := podObject(name, "n1", "1")
+			if p.Status.Phase = corev1.PodPending; rng.IntN(2) == 0 {
+				p.Status.Phase = corev1.PodRunning
+			}
+			if rng.IntN(3) == 0 {
+				h.OnDelete(keepPod(p))
+				delete(here, "shop/"+name)
+				continue
+			}
+			h.OnAdd(keepPod(p), false)
+			here["shop/"+name] = string(p.Status.Phase)
+		}
+		if round%50 == 49 {
+			s.sorted = podList{} // the page was left
+		}
+		var got, want []string
+		for _, slot := range s.sorted.inOrder(s.pods) {
+			got = append(got, slot.id+" "+slot.kept.pod.State)
+		}
+		for _, name := range slices.Sorted(maps.Keys(here)) {
+			want = append(want, name+" "+here[name])
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("round %d: %q, want %q", round, got, want)
+		}
+	}
+}
+
 // TestRoleIsWhatIsAsked: the role in deploy/ allows the requests that are made, and no others.
 func TestRoleIsWhatIsAsked(t *testing.T) {
 	a := filled(t)
 	s := a.start(top.Pods, "")
+	s.Measure(t.Context())
+	s.measuredMax = 1
+	s.See([]string{"shop/db"})
 	s.Measure(t.Context())
 	s.Look(t.Context(), top.OneNode, "n1")
 	var role rbacv1.ClusterRole
@@ -479,7 +563,7 @@ func BenchmarkRefresh(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := &Source{Client: client, nodes: map[string]*node{}, pods: map[string]*keptPod{}, lacks: map[string]top.Lack{}}
+	s := &Source{Client: client, nodes: map[string]*node{}, pods: map[string]*podSlot{}, lacks: map[string]top.Lack{}}
 	nodes, pods := s.nodeHandler(), s.podHandler()
 	for i := range 5000 {
 		nodes.OnAdd(keepNode(nodeObject(fmt.Sprintf("node-%d", i), nil)), true)
@@ -487,12 +571,28 @@ func BenchmarkRefresh(b *testing.B) {
 	for i := range 150000 {
 		pods.OnAdd(keepPod(podObject(fmt.Sprintf("pod-%d", i), fmt.Sprintf("node-%d", i%5000), "100m")), true)
 	}
-	for name, page := range map[string]top.Page{"nodes": top.Nodes, "pods": top.Pods} {
-		b.Run(name, func(b *testing.B) {
-			s.looks = page
-			v := &top.View{Width: 150, Height: 50, Page: page}
+	for _, c := range []struct {
+		name string
+		view top.View
+	}{
+		{"nodes", top.View{Page: top.Nodes}},
+		{"pods", top.View{Page: top.Pods}},
+		{"pods by memory", top.View{Page: top.Pods, Sort: map[top.Page]string{top.Pods: "memory-requested"}}},
+		{"pods by age", top.View{Page: top.Pods, Sort: map[top.Page]string{top.Pods: "age"}}},
+		{"pods by node", top.View{Page: top.Pods, Sort: map[top.Page]string{top.Pods: "node"}}},
+		{"pods with a filter", top.View{Page: top.Pods, Filter: "77"}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			s.looks = c.view.Page
+			v := &c.view
+			v.Width, v.Height = 150, 50
+			number := 0
 			for b.Loop() {
+				number++
 				nodes.OnUpdate(nil, keepNode(nodeObject("node-7", nil)))
+				pods.OnUpdate(nil, keepPod(podObject("pod-7", "node-7", "200m")))
+				pods.OnAdd(keepPod(podObject(fmt.Sprint("came-", number), "node-8", "100m")), false)
+				pods.OnDelete(keepPod(podObject(fmt.Sprint("came-", number-1), "node-8", "100m")))
 				v.Lines(s.State())
 			}
 		})

@@ -34,8 +34,12 @@ func (s *Source) State() *top.State {
 	switch {
 	case s.looks == top.Pods:
 		out.Pods = make([]*top.Pod, 0, len(s.pods))
-		for _, k := range s.pods {
-			out.Pods = append(out.Pods, withUse(&k.pod, s.podUse[k.pod.ID]))
+		for _, slot := range s.sorted.inOrder(s.pods) {
+			pod := &slot.kept.pod
+			if len(s.podUse) > 0 {
+				pod = withUse(pod, s.podUse[pod.ID])
+			}
+			out.Pods = append(out.Pods, pod)
 		}
 	case s.detail != nil:
 		s.addDetail(out)
@@ -92,7 +96,8 @@ func withUse(p *top.Pod, u top.Usage) *top.Pod {
 func (s *Source) addDetail(out *top.State) {
 	d := s.detail
 	names := map[string]string{}
-	for uid, k := range s.pods {
+	for uid, slot := range s.pods {
+		k := slot.kept
 		if k.pod.Node != d.name {
 			continue
 		}
