@@ -42,7 +42,7 @@ another machine, use a tunnel: ssh -L 7460:127.0.0.1:7460 HOST.`,
 		if err != nil {
 			return err
 		}
-		if asker.Client, err = console.ReadOnly(asker.Client); err != nil {
+		if asker.Client, err = asker.Client.ReadOnly(console.AgentPaths...); err != nil {
 			return err
 		}
 		slog.Info("the console only reads", "server", asker.Client.Host())

@@ -36,11 +36,21 @@ import (
 	"time"
 
 	"github.com/plimsoll-dev/plimsoll/internal/explain"
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
 )
+
+// What nodes' agents are asked for, beside their journals.
+const (
+	summaryPath = "/stats/summary"
+	configPath  = "/configz"
+)
+
+// AgentPaths are all paths at which agents are asked.
+var AgentPaths = []string{summaryPath, configPath, journal.Path}
 
 // Options say what is shown, and where.
 type Options struct {
-	Asker *explain.Asker // its Client should be ReadOnly
+	Asker *explain.Asker // its Client should be kube.Client.ReadOnly(AgentPaths...)
 	// Listen is the address and port; port 0 is any that is free. The address must be of the loopback.
 	Listen string
 	// Opened gets the address of the page, with the token, when it is served.

@@ -119,24 +119,3 @@ func TestAssets(t *testing.T) {
 		}
 	}
 }
-
-// TestReadOnly: requests that would change something are refused before they are sent.
-func TestReadOnly(t *testing.T) {
-	sent := 0
-	o := onlyGet{roundTrip(func(*http.Request) (*http.Response, error) {
-		sent++
-		return nil, nil
-	})}
-	for method, may := range map[string]bool{"GET": true, "POST": false, "PUT": false, "PATCH": false, "DELETE": false,
-		"HEAD": false, "CONNECT": false} {
-		sent = 0
-		_, err := o.RoundTrip(httptest.NewRequest(method, "http://server/api/v1/pods", nil))
-		if (err == nil) != may || (sent == 1) != may {
-			t.Errorf("%s: %v, sent %d times", method, err, sent)
-		}
-	}
-}
-
-type roundTrip func(*http.Request) (*http.Response, error)
-
-func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -175,7 +175,7 @@ func (h *hub) summary(ctx context.Context, node *corev1.Node, whole bool) (*stat
 	if !whole {
 		parameters.Set("only_cpu_and_memory", "true")
 	}
-	body, err := explain.FromAgent(ctx, h.asker.Client, node, "/stats/summary", parameters)
+	body, err := explain.FromAgent(ctx, h.asker.Client, node, summaryPath, parameters)
 	if err != nil {
 		return nil, fmt.Errorf("ask node %s what it uses: %w", node.Name, err)
 	}
@@ -186,7 +186,7 @@ func (h *hub) summary(ctx context.Context, node *corev1.Node, whole bool) (*stat
 // upstream's defaults for what is not there: an agent or a kubelet of another release may have fields that nobody here
 // knows.
 func (h *hub) configOf(ctx context.Context, node *corev1.Node) (*kubeletconfigv1beta1.KubeletConfiguration, error) {
-	body, err := explain.FromAgent(ctx, h.asker.Client, node, "/configz", nil)
+	body, err := explain.FromAgent(ctx, h.asker.Client, node, configPath, nil)
 	if err != nil {
 		return nil, fmt.Errorf("ask node %s for its configuration: %w", node.Name, err)
 	}

@@ -31,7 +31,7 @@ func TestReadOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := of.ReadOnly()
+	c, err := of.ReadOnly("/stats/summary")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,6 +41,9 @@ func TestReadOnly(t *testing.T) {
 	}
 	ctx, pod := t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}}
 	core := c.REST(corev1.SchemeGroupVersion)
+	proxy := func(verb *rest.Request, path string) error {
+		return verb.AbsPath("/api/v1/nodes/n/proxy" + path).Do(ctx).Error()
+	}
 	for what, err := range map[string]error{
 		"create": c.Create(ctx, Pods, "a", "", pod, pod),
 		"bind":   c.Create(ctx, Pods, "a", "b", pod, pod, "binding"),
@@ -50,7 +53,11 @@ func TestReadOnly(t *testing.T) {
 		"delete": c.Delete(ctx, Pods, "a", "b", metav1.DeleteOptions{}),
 		"evict":  c.Evict(ctx, &policyv1.Eviction{ObjectMeta: pod.ObjectMeta}),
 		"exec":   core.Get().Namespace("a").Resource("pods").Name("b").SubResource("exec").Do(ctx).Error(),
-		"proxy":  core.Get().Resource("nodes").Name("n").SubResource("proxy").Suffix("run").Do(ctx).Error(),
+		"run":    proxy(core.Get(), "/run/a/b/c"),
+		"post":   proxy(core.Post(), "/stats/summary"),
+		"hidden": proxy(core.Get(), "/run/nodes/n/proxy/stats/summary"),
+		"below":  proxy(core.Get(), "/stats/summary/x"),
+		"pod":    core.Get().AbsPath("/api/v1/namespaces/a/pods/b/proxy/stats/summary").Do(ctx).Error(),
 		"upgrade": core.Get().Resource("pods").SetHeader("Upgrade", "websocket").SetHeader("Connection", "Upgrade").Do(ctx).
 			Error(),
 		"gathering": gathering.Delete(ctx, Pods, "a", "b", metav1.DeleteOptions{}),
@@ -68,7 +75,9 @@ func TestReadOnly(t *testing.T) {
 		t.Error("the server refuses, and the watch has no error")
 	}
 	_ = c.Ready(ctx)
-	want := []string{"GET /api/v1/namespaces/a/pods/b", "GET /api/v1/nodes", "GET /api/v1/nodes", "GET /readyz"}
+	_ = proxy(core.Get(), "/stats/summary")
+	want := []string{"GET /api/v1/namespaces/a/pods/b", "GET /api/v1/nodes", "GET /api/v1/nodes", "GET /readyz",
+		"GET /api/v1/nodes/n/proxy/stats/summary"}
 	if !slices.Equal(reached, want) {
 		t.Errorf("reached the server: %q, want %q", reached, want)
 	}

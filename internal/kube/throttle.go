@@ -391,6 +391,18 @@ func kindOf(req *http.Request, resource, subresource string) (kind throttle.Kind
 // then namespaces/NAME for a namespaced resource, then the resource, the object's name and a subresource. A namespace
 // is the resource itself when nothing follows it.
 func resourceOf(path string) (resource, subresource string) {
+	parts := partsOf(path)
+	if len(parts) > 2 {
+		subresource = parts[2]
+	}
+	if len(parts) > 0 {
+		resource = parts[0]
+	}
+	return resource, subresource
+}
+
+// partsOf returns the parts of a request's path from the resource on.
+func partsOf(path string) []string {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	for i, part := range parts { // the API may be served below a prefix
 		if part == "api" {
@@ -405,11 +417,5 @@ func resourceOf(path string) (resource, subresource string) {
 	if len(parts) > 2 && parts[0] == "namespaces" && parts[2] != "status" && parts[2] != "finalize" {
 		parts = parts[2:]
 	}
-	if len(parts) > 2 {
-		subresource = parts[2]
-	}
-	if len(parts) > 0 {
-		resource = parts[0]
-	}
-	return resource, subresource
+	return parts
 }
