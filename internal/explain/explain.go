@@ -61,11 +61,13 @@ type Unseen struct {
 
 // Waiting is the answer about all waiting pods.
 type Waiting struct {
-	Nodes  int      `json:"nodes"`
-	Pods   int      `json:"pods"` // how many wait
-	Groups []Group  `json:"groups"`
-	Notes  []string `json:"notes,omitempty"`
-	Unseen []Unseen `json:"unseen,omitempty"`
+	Nodes  int     `json:"nodes"`
+	Pods   int     `json:"pods"` // how many wait
+	Groups []Group `json:"groups"`
+	// Refused are owners whose pods the API server does not accept; a Live does not know them.
+	Refused []Refused `json:"refused,omitempty"`
+	Notes   []string  `json:"notes,omitempty"`
+	Unseen  []Unseen  `json:"unseen,omitempty"`
 }
 
 // A Group is waiting pods with the same verdict.
@@ -150,6 +152,13 @@ func (a *Asker) Waiting(ctx context.Context) (*Waiting, error) {
 	defer release()
 	out := &Waiting{Nodes: s.world.Nodes(), Pods: len(s.waiting), Groups: s.groups()}
 	out.Notes, out.Unseen = s.notes(s.waiting), s.unseen
+	if a.live != nil {
+		return out, nil
+	}
+	if out.Refused, err = a.refused(ctx, ""); err != nil {
+		out.Unseen = append(out.Unseen, Unseen{What: "events", Error: err.Error(),
+			Effect: "owners whose pods are refused, by a quota for example, are not known"})
+	}
 	return out, nil
 }
 

@@ -100,8 +100,7 @@ func (a *Asker) Pod(ctx context.Context, namespace, name, node string) (*Pod, er
 	if !out.Found {
 		out.Node = cmp.Or(out.Node, asked.lastNode())
 		if out.Node == "" && len(out.Events)+len(s.moments) == 0 {
-			return nil, fmt.Errorf("explain pod %s: the API has no such pod, and no Event or journal about one; "+
-				"check the namespace, or name the node where it was: --node", out.Pod)
+			return nil, a.noSuchPod(ctx, namespace, name)
 		}
 	}
 	if err := a.addJournal(ctx, out, of, node != "" && len(s.moments) == 0); err != nil {
@@ -217,23 +216,7 @@ func (a *Asker) events(ctx context.Context, namespace, name string, uid types.UI
 		return nil, fmt.Errorf("list events: %w", err)
 	}
 	for i := range list.Items {
-		e := &list.Items[i]
-		last := e.LastTimestamp.Time
-		count := max(e.Count, 1)
-		if e.Series != nil {
-			last, count = e.Series.LastObservedTime.Time, e.Series.Count
-		}
-		if last.IsZero() {
-			last = e.EventTime.Time
-		}
-		out = append(out, Event{
-			Time:    last,
-			Type:    e.Type,
-			Reason:  e.Reason,
-			Source:  cmp.Or(e.ReportingController, e.Source.Component),
-			Count:   count,
-			Message: e.Message,
-		})
+		out = append(out, eventOf(&list.Items[i]))
 	}
 	slices.SortStableFunc(out, func(a, b Event) int { return a.Time.Compare(b.Time) })
 	return out[max(0, len(out)-eventsMax):], nil

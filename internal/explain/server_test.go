@@ -184,6 +184,7 @@ func fieldsOf(o runtime.Object) fields.Set {
 			"involvedObject.namespace": o.InvolvedObject.Namespace,
 			"involvedObject.name":      o.InvolvedObject.Name,
 			"involvedObject.uid":       string(o.InvolvedObject.UID),
+			"reason":                   o.Reason,
 		}
 	}
 	return fields.Set{}

@@ -20,6 +20,7 @@ func (w *Waiting) Table() []byte {
 		fmt.Fprintf(&out, "\n%s, since %s: %s\n", countOf(g.Count, "pod", "pods"), timeText(g.Since), names(g.Pods, g.Count))
 		g.write(&out, g.Unspoken, g.Count)
 	}
+	writeRefused(&out, w.Refused)
 	if w.Pods > 1 {
 		fmt.Fprintf(&out, "\nEach pod is judged alone: what lets one in need not have room for all.\n")
 	}
