@@ -99,6 +99,7 @@ func (w *witness) withoutAPI(namespace string) {
 
 	thaw := freeze(t, c, supervisor)
 	signal(t, c, apiServer, syscall.SIGKILL)
+	c.Explains(t, "pod "+namespace+"/"+pods[0].Name, nil, `https://127\.0\.0\.1:[0-9]+/.*: connection refused`)
 	wait(t, time.Until(began.Add(awayFor)))
 	at, err := w.runs(t.Context())
 	if err != nil {
@@ -130,6 +131,9 @@ func (w *witness) withoutAPI(namespace string) {
 	})
 	t.Logf("API server back after %v, all Ready %v later", back.Round(100*time.Millisecond),
 		ready.Round(100*time.Millisecond))
+	// The agent was killed right after the last start: its record may be lost.
+	c.Explains(t, "pod "+namespace+"/"+pods[0].Name, nil, `c starts \(run 1\).* c ends \(run 1\) after [0-9].*: exit code 137`+
+		`.* c starts \(run 2\).* c ends \(run 2\) after [0-9].*: exit code 137`)
 	w.noStorm()
 	delete(before, victim) // three starts
 	w.undisturbed(before, namespace)

@@ -67,6 +67,7 @@ func TestOOMOfChild(t *testing.T) {
 	if e.InvolvedObject.FieldPath != "spec.containers{c}" || e.Type != corev1.EventTypeWarning {
 		t.Errorf("event: %+v", e)
 	}
+	b.Explains(t, "pod "+b.ns+"/p", nil, `\(workload\).*killed by the kernel.*of the container's limit \(32Mi\) were in use`)
 	p := b.ready("p")
 	for _, name := range []string{"c", "d"} {
 		if s := container(p, name); s.RestartCount != 0 || s.State.Running == nil {

@@ -38,6 +38,8 @@ var elsewhere = map[string]string{
 	"exit with an error":  "TestStory",
 	"preemption":          "TestStory",
 	"eviction for memory": "TestEviction of test/e2e/enforce",
+	"OOM of a child":      "TestOOMOfChild of test/e2e/pods",
+	"API away":            "TestAwayAPI of test/e2e/crash",
 }
 
 // TestKinds counts: fewer kinds of trouble than this are no proof that explain helps with all of them.
