@@ -64,6 +64,9 @@ continues with the running containers.`,
 			return agent.Run(c.Context(), o)
 		},
 	}
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w (see %s --help)", kubeletflags.Explain(err), c.CommandPath())}
+	})
 	flags := c.Flags()
 	f.set = flags
 	f.kubelet = kubeletflags.Add(flags)

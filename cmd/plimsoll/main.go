@@ -78,6 +78,7 @@ func newRootCommand() *cobra.Command {
 		Short:             "Node agent, scheduler and node-lifecycle controller for Kubernetes",
 		SilenceUsage:      true,
 		SilenceErrors:     true,
+		Version:           versions(), // for --version
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {

@@ -40,6 +40,18 @@ func TestVersionsOfOthers(t *testing.T) {
 	}
 }
 
+// TestVersion: the program tells its own version as a verb and as a flag. Flags of verbs are not touched by that.
+func TestVersion(t *testing.T) {
+	for _, line := range [][]string{{"version"}, {"--version"}} {
+		if out, err := called(t, "plimsoll", line...); err != nil || !strings.Contains(out, versions()) {
+			t.Errorf("%v prints %q, %v", line, out, err)
+		}
+	}
+	if out, err := called(t, "plimsoll", "agent", "--version"); err != nil || !preflight.MatchString(out) {
+		t.Errorf("agent --version prints %q, %v", out, err)
+	}
+}
+
 // k3sKubelet are the flags that k3s 1.36 gives its kubelet (pkg/daemons/agent/agent_linux.go).
 var k3sKubelet = []string{"--cloud-provider=external", "--containerd=/run/k3s/containerd/containerd.sock",
 	"--hostname-override=n1", "--kubeconfig=KUBECONFIG", "--node-ip=192.0.2.1", "--node-labels=", "--read-only-port=0",
@@ -95,6 +107,7 @@ func TestBadKubeletFlags(t *testing.T) {
 		"--register-with-taints":                                             {"--register-with-taints=a"},
 		"--config-dir":                                                       {"--config-dir=/nowhere/at/all"},
 		"--kubeconfig: required":                                             {"--kubeconfig="},
+		"unknown flag: --network-plugin: the kubelet 1.36 has it no more":    {"--network-plugin=cni"},
 	} {
 		_, err := called(t, "kubelet", append([]string{"--kubeconfig=/nowhere"}, line...)...)
 		if err == nil || !strings.Contains(err.Error(), want) || exitCode(err) != exitUsage {

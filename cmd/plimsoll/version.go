@@ -17,9 +17,14 @@ func newVersionCommand() *cobra.Command {
 		Example: "  plimsoll version",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(c.OutOrStdout(), "plimsoll %s (Kubernetes %s, %s, %s/%s)\n",
-				version.Plimsoll(), version.Kubernetes, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintf(c.OutOrStdout(), "plimsoll %s\n", versions())
 			return err
 		},
 	}
+}
+
+// versions are those that the command prints, and `plimsoll --version`.
+func versions() string {
+	return fmt.Sprintf("%s (Kubernetes %s, %s, %s/%s)", version.Plimsoll(), version.Kubernetes, runtime.Version(),
+		runtime.GOOS, runtime.GOARCH)
 }

@@ -1,6 +1,6 @@
 // Package kubeletflags has the flags of the kubelet 1.36 that set fields of its configuration, that have no effect
 // here, or that are refused. With those that the agent's command line has of its own they are all flags of the kubelet:
-// a test in oracle/ compares.
+// a test in oracle/ compares. Explain says of flags that older kubelets had what holds now.
 //
 // # Model
 //

@@ -115,6 +115,25 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestGone: the error about a flag of an older kubelet says what holds now; other errors stay as they are.
+func TestGone(t *testing.T) {
+	for arg, want := range map[string]string{
+		"--network-plugin=cni": "unknown flag: --network-plugin: the kubelet 1.36 has it no more: remove it: the container " +
+			"runtime's own configuration says this",
+		"--log_file=/var/log/kubelet": "unknown flag: --log_file: the kubelet 1.36 has it no more: remove it: logs go to",
+		"--no-such-flag":              "unknown flag: --no-such-flag",
+		"--max-pods=many":             "want a number of 32 bits",
+	} {
+		_, err := parse(arg)
+		if err = Explain(err); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", arg, err, want)
+		}
+		if strings.Contains(err.Error(), "no more") != strings.Contains(want, "no more") {
+			t.Errorf("%s: %v", arg, err)
+		}
+	}
+}
+
 // TestFieldsExist: each flag of the table sets a field that exists, and no two set the same one.
 func TestFieldsExist(t *testing.T) {
 	var known []string
