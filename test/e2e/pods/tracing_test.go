@@ -9,9 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 	"github.com/plimsoll-dev/plimsoll/test/otlp"
