@@ -146,7 +146,7 @@ internal/kube/translate: internal/core/... internal/kube/kubelethash internal/ku
 
 # the shells: each works alone beside upstream's others
 internal/agent: internal/clock internal/agent/... internal/core/... internal/host/... internal/image internal/journal
-    internal/kube internal/kube/kubeletconfig internal/kube/translate
+    internal/kube internal/kube/kubeletconfig internal/kube/translate internal/version
 internal/agent/cadvisor: internal/agent/stats internal/core/machine internal/host/cgroup
 internal/agent/allocation: internal/core/unit internal/kube/translate
 internal/agent/containerconfig: internal/agent/criconfig internal/agent/dns internal/agent/env internal/agent/volume

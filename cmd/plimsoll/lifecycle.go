@@ -12,6 +12,7 @@ import (
 	corelifecycle "github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/lifecycle"
+	"github.com/plimsoll-dev/plimsoll/internal/version"
 )
 
 func newLifecycleCommand() *cobra.Command {
@@ -91,6 +92,7 @@ default), --collect-pods=false, --node-monitor-period=5s, --pod-eviction-attempt
 		}
 		defer func() { logFailure("close the journal", o.Journal.Close()) }()
 		return port.serveWhile(c.Context(), func(ctx context.Context) error {
+			go o.Events.NoteSkew(ctx, version.Kubernetes, controlOlderMax)
 			return leader.run(ctx, kubeconfig, "plimsoll-lifecycle", func(ctx context.Context, leads func() bool) error {
 				o.Leads = leads
 				return lifecycle.Run(ctx, o)

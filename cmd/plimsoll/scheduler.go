@@ -117,6 +117,7 @@ func (s *schedulerCommand) run(ctx context.Context) error {
 	defer func() { logFailure("close the journal", s.o.Journal.Close()) }()
 	s.leader.Client = func(agent string) (*kube.Client, error) { return u.client(agent, kubeconfig) }
 	return u.port.serveWhile(ctx, func(ctx context.Context) error {
+		go s.o.Events.NoteSkew(ctx, version.Kubernetes, controlOlderMax)
 		return s.leader.run(ctx, kubeconfig, "plimsoll-scheduler", func(ctx context.Context, leads func() bool) error {
 			s.o.Leads = leads
 			return scheduler.Run(ctx, s.o)

@@ -9,6 +9,10 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/version"
 )
 
+// controlOlderMax is how many minor releases a scheduler or controllers may be older than their API server
+// (https://kubernetes.io/releases/version-skew-policy/).
+const controlOlderMax = 1
+
 func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",

@@ -57,6 +57,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/host/process"
 	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
+	"github.com/plimsoll-dev/plimsoll/internal/version"
 )
 
 // Options are the agent's flags; everything else comes from the KubeletConfiguration.
@@ -115,6 +116,9 @@ const (
 	// reopenMax bounds the call with which the runtime opens a rotated log again (chosen).
 	reopenMax = 10 * time.Second
 )
+
+// olderMax is how many minor releases an agent may be older than its API server: the kubelet's.
+const olderMax = 3
 
 // Agent is one node's agent. Its parts are constructed by the prepare functions, in the order in which Run calls them.
 // After that loops runs them, and no field changes any more, except server (see serve).
@@ -192,14 +196,14 @@ func Run(ctx context.Context, o Options) error {
 	if err := a.dialAPI(ctx); err != nil {
 		return err
 	}
+	background.Go(func() { a.heartbeats.NoteSkew(ctx, version.Kubernetes, olderMax) })
 	background.Go(func() { a.identity.Run(ctx) }) // the other parts may ask the API server, which waits for this
-	version, err := a.connect(ctx)
+	is, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
-	a.runtimeName = strings.ToLower(version.RuntimeName)
-	slog.Info("container runtime answers", "endpoint", o.Endpoint, "name", version.RuntimeName,
-		"version", version.RuntimeVersion)
+	a.runtimeName = strings.ToLower(is.RuntimeName)
+	slog.Info("container runtime answers", "endpoint", o.Endpoint, "name", is.RuntimeName, "version", is.RuntimeVersion)
 	defer a.closeJournal()
 	for _, prepare := range []func(context.Context) error{
 		a.openJournal,
