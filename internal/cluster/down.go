@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -40,6 +41,9 @@ func Down(ctx context.Context, o Options, purge bool, sink progress.Sink) error 
 	}
 	if err := l.askToLeave(); err != nil {
 		return err
+	}
+	if _, err := os.Stat(o.StateDir); errors.Is(err, fs.ErrNotExist) {
+		return nil // the supervisor has left the cluster meanwhile, and removed everything
 	}
 	err := os.MkdirAll(o.RunDir, 0o700)
 	if shortage.Is(err) {
@@ -178,5 +182,23 @@ func (c *cluster) purge() error {
 	if err := mount.UnmountInside(c.o.StateDir); err != nil {
 		return fmt.Errorf("remove %s: %w", c.o.StateDir, err)
 	}
-	return os.RemoveAll(c.o.StateDir)
+	return c.removeState()
+}
+
+// removeState removes the state directory. The lock goes last: by it another process knows whose directory it is, and
+// that this one is still at work there.
+func (l layout) removeState() error {
+	entries, err := os.ReadDir(l.o.StateDir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if path := filepath.Join(l.o.StateDir, e.Name()); path != l.lock() {
+			err = errors.Join(err, os.RemoveAll(path))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return os.RemoveAll(l.o.StateDir)
 }
