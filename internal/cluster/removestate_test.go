@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestRemoveState: while something is left in the state directory, the lock is, too: `down --purge` that comes meanwhile
-// must know the directory as its own.
+// TestRemoveState: while something is left in the state directory, the lock is, too: `down --purge` that comes
+// meanwhile must know the directory as its own.
 func TestRemoveState(t *testing.T) {
 	l := layout{Options{StateDir: filepath.Join(t.TempDir(), "s"), RunDir: filepath.Join(t.TempDir(), "r")}}
 	stays := filepath.Join(l.o.StateDir, "agent", "stays")

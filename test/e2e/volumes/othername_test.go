@@ -18,8 +18,8 @@ import (
 
 // TestOtherName: a driver says another name, registers with it, and then registers with its first one again, with
 // another name of the node and other topology. An Event says each time why a volume waits. A pod that has a volume
-// keeps it, and the CSINode object has what was registered last. Then the volume comes. It does not run beside tests that
-// kill the agent: a new agent asks the driver for its name, and so registers it by the other one.
+// keeps it, and the CSINode object has what was registered last. Then the volume comes. It does not run beside tests
+// that kill the agent: a new agent asks the driver for its name, and so registers it by the other one.
 func TestOtherName(t *testing.T) {
 	b := at(t)
 	d := b.startDriver(detached(), stages)
