@@ -38,6 +38,7 @@ func (a *Agent) prepareDisks(ctx context.Context) error {
 		RootDir:       a.o.RootDir,
 		Measured:      a.volumeMeasured,
 		Volumes:       a.volumeStats.Of,
+		Demand:        a.volumeStats.Demand,
 	})
 	a.metrics.Registry.MustRegister(stats.LogSizes(pods))
 	images := a.imageDir(ctx)

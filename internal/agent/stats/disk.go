@@ -163,7 +163,7 @@ func (p *pass) volumes(pod Pod, out *statsapi.PodStats) {
 			add(volume)
 		}
 	}
-	if p.o.Volumes != nil {
+	if p.parts&Claims != 0 && p.o.Volumes != nil {
 		out.VolumeStats = append(out.VolumeStats, p.o.Volumes(types.UID(pod.Ref.UID))...)
 	}
 	add(p.rest(filepath.Dir(pod.VolumeDir), filepath.Base(pod.VolumeDir), poddir.SubPaths))

@@ -35,9 +35,10 @@ import (
 // Parts are the parts of a summary in addition to CPU and memory.
 type Parts uint8
 
-// Parts of a summary. Network costs a file per pod; Disk costs two calls to the runtime and a walk over volumes; Swap
-// costs two files per pod and container, Pressure three. With Recount volumes are walked now, even if they were walked
-// lately. Idle adds pods without a container in the runtime; like the kubelet's, summaries for clients leave them out.
+// Parts of a summary. Network costs a file per pod; Disk costs two calls to the runtime and a walk over volumes;
+// Claims, which needs Disk, has CSI drivers asked; Swap costs two files per pod and container, Pressure three. With
+// Recount volumes are walked now, even if they were walked lately. Idle adds pods without a container in the runtime;
+// like the kubelet's, summaries for clients leave them out.
 const (
 	Network Parts = 1 << iota
 	Disk
@@ -45,7 +46,8 @@ const (
 	Idle
 	Swap
 	Pressure
-	Everything = Network | Disk | Swap | Pressure
+	Claims
+	Everything = Network | Disk | Swap | Pressure | Claims
 )
 
 // Cgroups reads cgroups; *cgroup.Tree implements it.
@@ -108,8 +110,9 @@ type Options struct {
 	Proc          string // empty: /proc
 	Now           func() time.Time
 	// Volumes returns what is known about a pod's volumes behind claims and of CSI drivers. It must return at once.
-	// Optional.
+	// Demand is called before: somebody wants to know it. It may wait for some seconds. Both or none.
 	Volumes func(uid types.UID) []statsapi.VolumeStats
+	Demand  func(context.Context)
 	// Measured is called after a volume on the node's disk was measured. source is ByQuota or ByWalk; a walk that was
 	// not complete took its part of the time. Optional.
 	Measured func(source string, took time.Duration)
@@ -149,6 +152,9 @@ func New(o Options) *Reader {
 
 // Summary reads CPU and memory, and the parts.
 func (r *Reader) Summary(ctx context.Context, parts Parts) (*statsapi.Summary, error) {
+	if parts&Claims != 0 && r.o.Demand != nil {
+		r.o.Demand(ctx) // before the token is taken: eviction does not wait for drivers
+	}
 	select {
 	case <-r.token:
 		defer func() { r.token <- struct{}{} }()

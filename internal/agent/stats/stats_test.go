@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
@@ -202,6 +203,27 @@ func TestSummary(t *testing.T) {
 	r.Summary(t.Context(), 0)
 	if len(r.rates) != 3 { // node, pods, agent
 		t.Errorf("%d rates remembered after the pod is gone, want 3: %v", len(r.rates), r.rates)
+	}
+}
+
+// TestSummaryOfClaims: drivers are asked about volumes for clients, and not for eviction.
+func TestSummaryOfClaims(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	r := testReader(t, groups{"/": used(1, 1, 1)}, &now, Pod{Ref: statsapi.PodReference{UID: "u1"}})
+	asked := 0
+	r.o.Demand = func(context.Context) { asked++ }
+	r.o.Volumes = func(uid types.UID) []statsapi.VolumeStats {
+		return []statsapi.VolumeStats{{Name: fmt.Sprint(uid, " after ", asked)}}
+	}
+	for parts, want := range map[Parts]int{Disk | Idle: 0, Swap | Pressure: 0, Everything: 1} {
+		asked = 0
+		s, err := r.Summary(t.Context(), parts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Pods[0].VolumeStats; asked != want || len(got) != want || want == 1 && got[0].Name != "u1 after 1" {
+			t.Errorf("parts %b: asked %d times, want %d; volumes %+v", parts, asked, want, got)
+		}
 	}
 }
 

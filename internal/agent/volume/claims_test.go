@@ -108,6 +108,7 @@ func TestClaims(t *testing.T) {
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(r.Manager, r.Usage)
+	r.Usage.Demand(t.Context())
 	r.eventually("both claims have numbers", func() bool { return len(r.Usage.Of("u1")) == 2 })
 	if series := series(t,
 		registry); series["volume_manager_total_volumes kubernetes.io/local-volume actual_state_of_world"] != 1 ||

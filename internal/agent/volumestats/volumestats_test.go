@@ -28,7 +28,7 @@ func podOf(uid string) *corev1.Pod {
 
 // source answers what a test chooses.
 type source struct {
-	mu    sync.Mutex // guards usage and err
+	mu    sync.Mutex // guards usage, err and hang
 	usage core.Usage
 	err   error
 	hang  chan struct{} // nil: it answers at once
@@ -37,9 +37,12 @@ type source struct {
 
 func (s *source) ask(ctx context.Context) (core.Usage, error) {
 	s.asked.Add(1)
-	if s.hang != nil {
+	s.mu.Lock()
+	hang := s.hang
+	s.mu.Unlock()
+	if hang != nil {
 		select {
-		case <-s.hang:
+		case <-hang:
 		case <-ctx.Done():
 			return core.Usage{}, ctx.Err()
 		}
@@ -113,7 +116,11 @@ func TestAnswers(t *testing.T) {
 		r.Have(s.of("u2", "same", "claim"))
 		r.Have(s.of("u1", "inline", ""))
 		r.Have(s.of("u1", "inline", ""))
-		synctest.Wait()
+		time.Sleep(time.Hour)
+		if s.asked.Load() != 0 {
+			t.Errorf("asked %d times, and nobody wanted to know", s.asked.Load())
+		}
+		r.Demand(t.Context())
 		got := r.Of("u1")
 		if len(got) != 2 || got[0].Name != "data" || got[1].Name != "inline" || got[1].PVCRef != nil {
 			t.Fatalf("volumes %+v", got)
@@ -138,8 +145,8 @@ func TestAnswers(t *testing.T) {
 	})
 }
 
-// TestTroubles: a source that hangs holds nobody up and delays no other; what fails or says nonsense has no numbers
-// until it does better.
+// TestTroubles: who wants to know waits for a source that hangs once, and that source delays no other; what fails or
+// says nonsense has no numbers until it does better.
 func TestTroubles(t *testing.T) {
 	bubble(t, false, func(t *testing.T, r *Reader, _ *record.FakeRecorder) {
 		hangs := &source{hang: make(chan struct{}), usage: core.Usage{Used: 1}}
@@ -150,7 +157,13 @@ func TestTroubles(t *testing.T) {
 		v := good.of("u2", "data", "claim")
 		v.Source = "csi/other"
 		r.Have(v)
-		synctest.Wait()
+		for _, want := range []time.Duration{waitMax, 0} {
+			begun := time.Now()
+			r.Demand(t.Context())
+			if took := time.Since(begun); took != want {
+				t.Errorf("waited for %v, want %v", took, want)
+			}
+		}
 		if hangs.asked.Load() != core.AtOnce || len(r.Of("u1")) != 0 || len(r.Of("u2")) != 1 {
 			t.Errorf("asked %d times, has %v and %v", hangs.asked.Load(), r.Of("u1"), r.Of("u2"))
 		}
@@ -166,12 +179,14 @@ func TestTroubles(t *testing.T) {
 		} {
 			good.set(change)
 			time.Sleep(2 * time.Minute)
+			r.Demand(t.Context())
 			synctest.Wait()
 			if got := r.Of("u2"); len(got) != 0 || len(series(t, r)) != 0 {
 				t.Errorf("%s: %v, %q", what, got, series(t, r))
 			}
 			good.set(func() { good.err, good.usage.Used = nil, 3 })
 			time.Sleep(2 * time.Minute)
+			r.Demand(t.Context())
 			synctest.Wait()
 			if got := r.Of("u2"); len(got) != 1 || *got[0].UsedBytes != 3 {
 				t.Errorf("after %s: %v", what, got)
@@ -180,7 +195,57 @@ func TestTroubles(t *testing.T) {
 	})
 }
 
-// TestHealth: a condition that is abnormal is an Event in the kubelet's words, and shown.
+// TestOften: readers that come often have each volume asked about once in a period at most, and do not wait. One that
+// comes after a long time waits for new answers, and sees no old ones.
+func TestOften(t *testing.T) {
+	bubble(t, false, func(t *testing.T, r *Reader, _ *record.FakeRecorder) {
+		s := &source{usage: core.Usage{Used: 1}}
+		r.Have(s.of("u1", "data", "claim"))
+		r.Demand(t.Context())
+		for range 60 {
+			time.Sleep(10 * time.Second)
+			begun := time.Now()
+			if lines := series(t, r); !slices.Contains(lines, "used_bytes shop/claim 1") || time.Since(begun) != 0 {
+				t.Fatalf("after %v: %q", time.Since(begun), lines)
+			}
+		}
+		if n := s.asked.Load(); n < 5 || n > 10 {
+			t.Errorf("asked %d times in 10 minutes, want once in one to two", n)
+		}
+		time.Sleep(time.Hour)
+		before := s.asked.Load()
+		s.set(func() { s.usage.Used = 2 })
+		if lines := series(t, r); !slices.Contains(lines, "used_bytes shop/claim 2") || s.asked.Load() != before+1 {
+			t.Errorf("after an hour: asked %d times, %q", s.asked.Load()-before, lines)
+		}
+		time.Sleep(time.Hour)
+		s.set(func() { s.hang = make(chan struct{}) })
+		if lines := series(t, r); len(lines) != 0 {
+			t.Errorf("an old answer is shown: %q", lines)
+		}
+		close(s.hang)
+		synctest.Wait()
+		if lines := series(t, r); !slices.Contains(lines, "used_bytes shop/claim 2") {
+			t.Errorf("once it answers: %q", lines)
+		}
+	})
+}
+
+// TestGoes: who waits for a volume does not wait for one that goes meanwhile.
+func TestGoes(t *testing.T) {
+	bubble(t, false, func(t *testing.T, r *Reader, _ *record.FakeRecorder) {
+		s := &source{hang: make(chan struct{})}
+		r.Have(s.of("u1", "data", "claim"))
+		time.AfterFunc(waitMax/2, func() { r.Gone("u1") })
+		begun := time.Now()
+		r.Demand(t.Context())
+		if took := time.Since(begun); took != waitMax/2 {
+			t.Errorf("waited for %v, and the volume went after %v", took, waitMax/2)
+		}
+	})
+}
+
+// TestHealth: a condition that is abnormal is an Event in the kubelet's words, and shown, also if nobody reads.
 func TestHealth(t *testing.T) {
 	bubble(t, true, func(t *testing.T, r *Reader, events *record.FakeRecorder) {
 		s := &source{usage: core.Usage{Health: &core.Health{}}}

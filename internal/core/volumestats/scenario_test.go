@@ -16,7 +16,9 @@ import (
 // TestScenarios plays testdata/*.txt in virtual time. After each command it prints which volumes are asked about, with
 // the time since the start. CONTRIBUTING.md says how to rewrite outcomes. The commands:
 //
-//	node PERIOD                a node without volumes
+//	node PERIOD [always]       a node without volumes; always: volumes are asked about without a demand
+//	demand                     somebody wants to know; prints for how many volumes who demands waits
+//	give-up                    who demands has waited long enough
 //	have POD/VOLUME... [source=NAME]   volumes came, or are there still
 //	gone POD/VOLUME...         they are there no more
 //	ended POD/VOLUME...        the questions about them have ended
@@ -59,7 +61,16 @@ func (p *player) play(t *testing.T, d *datadriven.TestData) string {
 	}
 	switch d.Cmd {
 	case "node":
-		p.s, p.now = New(spell()), start
+		p.s, p.now = New(spell(), slices.Contains(words, "always")), start
+	case "demand":
+		stale := p.s.Demand(p.now)
+		slices.SortFunc(stale, func(a, b Key) int { return strings.Compare(a.Pod+"/"+a.Volume, b.Pod+"/"+b.Volume) })
+		for _, k := range stale {
+			fmt.Fprintf(&p.out, "%s/%s has an old answer\n", k.Pod, k.Volume)
+		}
+		fmt.Fprintf(&p.out, "waits for %d\n", p.s.lacks)
+	case "give-up":
+		p.s.GiveUp()
 	case "have":
 		for _, w := range words {
 			p.s.Have(p.now, keyOf(w), source)
@@ -115,12 +126,13 @@ func keyOf(word string) Key {
 }
 
 // TestHistories: whatever comes, goes, hangs and ends, no volume is asked about twice at the same time, no source has
-// more than AtOnce questions, and each volume that is there is asked about within two periods if its source answers.
+// more than AtOnce questions, and each volume that is there is asked about within two periods if its source answers and
+// there is a demand. Who demands waits for those that there are and that have no answer, until it gives up.
 func TestHistories(t *testing.T) {
 	const period = time.Minute
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		s := New(period)
+		s := New(period, seed%2 == 0)
 		now := start
 		under := map[Key]string{}           // questions under way, by source
 		there := map[Key]string{}           // volumes, by source
@@ -129,7 +141,10 @@ func TestHistories(t *testing.T) {
 		for range 400 {
 			key := Key{Pod: fmt.Sprint("p", r.IntN(6)), Volume: fmt.Sprint("v", r.IntN(3))}
 			source := []string{"a", "b", "h"}[(int(key.Pod[1])+int(key.Volume[1]))%3] // a volume keeps its source
-			switch r.IntN(5) {
+			if seed%2 == 1 {
+				s.Demand(now)
+			}
+			switch r.IntN(6) {
 			case 0, 1:
 				s.Have(now, key, source)
 				if there[key] == "" {
@@ -152,6 +167,23 @@ func TestHistories(t *testing.T) {
 					}
 					since[k] = now
 				}
+			case 5:
+				s.GiveUp()
+				if s.Lacks() {
+					t.Fatalf("seed %d: lacks %d answers after it gave up", seed, s.lacks)
+				}
+			}
+			lacks := 0
+			for k, v := range s.volumes {
+				if v.lacks {
+					lacks++
+				}
+				if v.lacks && (v.late || there[k] == "") {
+					t.Fatalf("seed %d: waits for %v: late %v, there %q", seed, k, v.late, there[k])
+				}
+			}
+			if lacks != s.lacks {
+				t.Fatalf("seed %d: counts %d volumes without an answer, there are %d", seed, s.lacks, lacks)
 			}
 			ask, _ := s.Step(now)
 			for _, k := range ask {

@@ -2,12 +2,20 @@
 //
 // # Model
 //
-// A State is told which volumes there are (Have, Gone), and when a question about one has ended (Ended). Step answers
-// which volumes are to be asked about now, and when to call it again. A volume is asked about when it comes, and then
-// once in each interval. What answers is the volume's source: a CSI driver, a server of files, or the kernel.
+// A State is told which volumes there are (Have, Gone), that somebody wants to know how full they are (Demand), and
+// when a question about one has ended (Ended). Step answers which volumes are to be asked about now, and when to call
+// it again. While there is a demand, a volume is asked about when it comes, and then once in each interval. What
+// answers is the volume's source: a CSI driver, a server of files, or the kernel.
+//
+// A demand lasts for two periods: one that is repeated sooner, as by a scraper, has each volume asked about at its own
+// time. (The kubelet asks also when nobody wants to know, which with a thousand volumes takes a part of a CPU.)
+//
+// Who demands may wait for volumes without an answer, and for those whose answer is older than three periods (Lacks).
+// Who has waited long enough calls GiveUp: nobody waits for those volumes again until they were answered once.
 //
 // # Invariants
 //
+//   - Without a demand nothing is asked, and no wake-up is wanted, unless the State is to ask always.
 //   - At most one question about a volume is under way, also while the volume goes and comes back.
 //   - At most AtOnce questions to one source are under way. A source that hangs delays its own volumes only, and takes
 //     a bounded number of goroutines, however many volumes it has.
@@ -78,9 +86,17 @@ func (u Usage) Check() error {
 	return errors.Join(problems...)
 }
 
+const (
+	demandPeriods = 2 // how many periods a demand lasts
+	stalePeriods  = 3 // how many periods an answer is worth having; more than the longest interval, which is two
+)
+
 // State knows the volumes of a node. It is for one goroutine at a time.
 type State struct {
 	period  time.Duration
+	always  bool         // there is a demand at all times
+	until   unit.Instant // when the last demand ends
+	lacks   int          // volumes that lack an answer
 	volumes map[Key]*volume
 	due     heap.Heap[*volume]   // volumes that nobody is asked about
 	waiting map[string][]*volume // by source: they are due, and the source has no room; in order
@@ -93,15 +109,19 @@ type volume struct {
 	source string
 	due    unit.Instant
 	asking bool
-	gone   bool // only while asking
-	place  int  // in due
+	gone   bool         // only while asking
+	lacks  bool         // who demands waits for its answer
+	late   bool         // somebody has waited for it long enough
+	ended  unit.Instant // when the last question ended; zero: none has
+	place  int          // in due
 }
 
 // New returns a State without volumes. period is the shortest interval (the kubelet's volumeStatsAggPeriod); if it is
-// negative, nothing is asked.
-func New(period time.Duration) *State {
+// negative, nothing is asked. With always, volumes are asked about without a demand too.
+func New(period time.Duration, always bool) *State {
 	return &State{
 		period:  period,
+		always:  always,
 		volumes: map[Key]*volume{},
 		due: heap.New(
 			func(a, b *volume) int {
@@ -138,12 +158,55 @@ func (s *State) Gone(key Key) {
 	case v == nil:
 	case v.asking:
 		v.gone = true
+		s.settle(v)
 	default:
 		s.remove(v)
 	}
 }
 
+// Demand records that somebody wants to know how full the volumes are. It returns the volumes whose answers are too old
+// to be of use. Step follows, and Lacks says whether there is something to wait for.
+func (s *State) Demand(now unit.Instant) (stale []Key) {
+	if s.period < 0 {
+		return nil
+	}
+	s.until = now.Add(demandPeriods * s.period)
+	for key, v := range s.volumes {
+		if !v.ended.IsZero() && now.Sub(v.ended) <= stalePeriods*s.period || v.gone {
+			continue
+		}
+		if !v.ended.IsZero() {
+			stale = append(stale, key)
+		}
+		if !v.lacks && !v.late {
+			v.lacks = true
+			s.lacks++
+		}
+	}
+	return stale
+}
+
+// Lacks reports whether volumes lack an answer for which who demands may wait.
+func (s *State) Lacks() bool { return s.lacks > 0 }
+
+// GiveUp records that somebody has waited long enough for the volumes that lack an answer.
+func (s *State) GiveUp() {
+	for _, v := range s.volumes {
+		v.late = v.late || v.lacks
+		s.settle(v)
+	}
+}
+
+// settle records that nobody waits for a volume.
+func (s *State) settle(v *volume) {
+	if v.lacks {
+		v.lacks = false
+		s.lacks--
+	}
+}
+
 func (s *State) remove(v *volume) {
+	s.settle(v)
 	delete(s.volumes, v.key)
 	s.due.Remove(v)
 	left := s.waiting[v.source][:0]
@@ -169,7 +232,9 @@ func (s *State) Ended(now unit.Instant, key Key) bool {
 	if v == nil || !v.asking {
 		return false
 	}
-	v.asking = false
+	v.asking, v.late = false, false
+	v.ended = now
+	s.settle(v)
 	if s.asked[v.source]--; s.asked[v.source] == 0 {
 		delete(s.asked, v.source)
 	}
@@ -195,7 +260,7 @@ func (s *State) interval(key Key) time.Duration {
 
 // Step returns the volumes to ask about now, and the latest moment for the next call; zero: when something happens.
 func (s *State) Step(now unit.Instant) (ask []Key, wake unit.Instant) {
-	if s.period < 0 {
+	if s.period < 0 || !s.always && now >= s.until {
 		return nil, 0
 	}
 	for s.due.Len() > 0 && s.due.First().due <= now {
@@ -214,7 +279,7 @@ func (s *State) Step(now unit.Instant) (ask []Key, wake unit.Instant) {
 		}
 		s.keepWaiting(source, queue)
 	}
-	if s.due.Len() > 0 {
+	if s.due.Len() > 0 && (s.always || s.due.First().due < s.until) {
 		wake = s.due.First().due
 	}
 	return ask, wake
