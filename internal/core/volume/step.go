@@ -251,21 +251,32 @@ func (s *step) republish(pods []Pod) {
 	}
 }
 
-// look has the sizes of a volume that pods have read again. Volumes that came at the same time take turns.
+// look has the sizes of a volume that pods have read again. Volumes that came at the same time take turns. The more
+// volumes there are, the longer is the time until a volume's next turn.
 func (s *step) look() {
-	v := s.v
+	v, r := s.v, s.r
 	if !v.spec.Grows || !v.wanted || !v.isPublished() {
+		if !v.lookAt.IsZero() {
+			r.looking--
+		}
 		v.lookAt = 0
 		return
 	}
 	if v.lookAt.IsZero() {
-		v.lookAt = s.now.Add(lookAfter/2 + spread(v.name, lookAfter/2))
+		r.looking++
+		after := r.lookAfter()
+		v.lookAt = s.now.Add(after/2 + spread(v.name, after/2))
 	}
 	if s.now >= v.lookAt {
 		s.into.Looks = append(s.into.Looks, v.name)
-		v.lookAt = s.now.Add(lookAfter)
+		v.lookAt = s.now.Add(r.lookAfter())
 	}
 	s.wake = s.wake.Earlier(v.lookAt)
+}
+
+// lookAfter returns the time between two looks at a volume.
+func (r *Reconciler) lookAfter() time.Duration {
+	return max(lookAfter, time.Duration(r.looking)*lookApart)
 }
 
 // spread returns a part of a time, which is always the same for a name: by its hash (FNV-1a, 32 bits).

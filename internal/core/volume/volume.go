@@ -63,6 +63,11 @@ const (
 	// lookAfter is how often the sizes of a volume that pods have are read. Upstream does so with each periodic sync of
 	// the pod, every 60 to 90 s. Less often, and volumes grow later; more often, and the API server answers more.
 	lookAfter = time.Minute
+
+	// lookApart is the time between two looks, of all volumes: with more than 240 volumes each is looked at less often
+	// than once in lookAfter. Chosen: four requests a second are not measurable. Raising it, many volumes grow later;
+	// lowering it, a thousand volumes at rest take a part of a CPU here and of the API server's.
+	lookApart = 250 * time.Millisecond
 )
 
 // Name is a volume's unique name on the node, upstream's UniqueVolumeName: kubernetes.io/csi/<driver>^<handle>. One
@@ -143,6 +148,8 @@ type Reconciler struct {
 	attached map[Name]bool
 	reported map[Name]bool
 	known    bool // all pods of the node have wanted what they want, or were released
+
+	looking int // volumes that are looked at again and again
 
 	changed map[Name]bool // something was learned about it since the last Step
 	waiting heap.Heap[*volume]
@@ -286,6 +293,16 @@ func (r *Reconciler) Released(pod Pod) bool {
 		}
 	}
 	return true
+}
+
+// Calls reports whether a call is on its way that is for a pod.
+func (r *Reconciler) Calls(pod Pod) bool {
+	for _, v := range r.volumes {
+		if v.call != nil && v.call.Pod == pod {
+			return true
+		}
+	}
+	return false
 }
 
 // Found records that a volume was staged before this Reconciler began: surely, or not.
