@@ -223,7 +223,7 @@ internal/agent/userns: internal/core/userns internal/host/durable
 internal/agent/volumestats: internal/core/unit internal/core/volumestats
 internal/agent/watchdog: internal/agent/failurelog internal/clock internal/core/watchdog internal/host/sdnotify
 internal/agent/volume: internal/agent/csivolume internal/agent/env internal/agent/dns internal/agent/podcert
-    internal/agent/poddir internal/agent/volumestats
+    internal/agent/poddir internal/agent/turns internal/agent/volumestats
     internal/core/unit internal/core/volumelimit internal/core/volumestats internal/host/disk
     internal/host/mount internal/host/quota internal/host/shortage internal/host/untrusted internal/kube
     internal/kube/podfields internal/kube/translate

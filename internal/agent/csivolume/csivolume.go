@@ -5,7 +5,8 @@
 //
 // Want tells a Manager which pod wants which volume, and Release which pods have ended. The Manager makes the calls
 // that a core/volume.Reconciler decides, each in a goroutine of its own, and passes their outcomes back to it. Want and
-// Release return at once. The pod is tried again (Options.Changed) when a volume was mounted or unmounted.
+// Release return at once. The pod is tried again (Options.Changed) when no call for it is on its way any more, or one
+// has failed: until then it could not go on.
 //
 // A record is written beside a volume before the first call that may change the volume, and removed after the last one.
 // The records are all that a restarted agent needs (found.go). Directories and records are the kubelet's, so that a
@@ -366,7 +367,8 @@ func (k *Manager) carryOut(j job) {
 	k.told(j, err)
 	k.step()
 	k.forget(j.call.Volume)
-	if j.call.Pod != "" && !j.call.Again {
+	pod := core.Pod(j.call.Pod)
+	if pod != "" && !j.call.Again && (err != nil || !k.r.Calls(pod)) {
 		go k.Options.Changed(types.UID(j.call.Pod))
 	}
 }

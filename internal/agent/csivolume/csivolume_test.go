@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -425,4 +426,58 @@ func TestNames(t *testing.T) {
 	if _, err := FromVolume(pv, &corev1.PersistentVolumeClaim{}, false, false); err == nil {
 		t.Error("a volume's name with a slash is taken")
 	}
+}
+
+// TestTriedAgain: a pod is tried again when no call for it is on its way any more, and at once when one has failed.
+func TestTriedAgain(t *testing.T) {
+	r := newRig(t)
+	d := startDriver(t, t.TempDir())
+	r.objects = map[string]any{"driver/d": detached()}
+	r.add("d", d.client())
+	r.start()
+	slow := make(chan struct{})
+	d.set(func() { d.hang["NodePublishVolume slow"] = slow })
+	pod := podOfUID("u1")
+	wants := func(handle string) error {
+		must(t, os.MkdirAll(filepath.Join(d.dir, handle), 0o755))
+		_, err := r.Want(t.Context(), pod, handle, volumeOf(t, "d", handle))
+		return err
+	}
+	there := func(handles ...string) {
+		t.Helper()
+		for begun := time.Now(); ; time.Sleep(time.Millisecond) {
+			missing := slices.DeleteFunc(slices.Clone(handles), func(h string) bool { return wants(h) == nil })
+			if len(missing) == 0 {
+				return
+			}
+			if time.Since(begun) > 30*time.Second {
+				t.Fatalf("not within 30 s: %q", missing)
+			}
+		}
+	}
+	tried := func() {
+		t.Helper()
+		select {
+		case <-r.changed:
+		case <-time.After(30 * time.Second):
+			t.Fatal("the pod was not tried again")
+		}
+	}
+	_ = wants("slow") // it waits
+	there("one", "two")
+	close(slow)
+	tried()
+	if err := wants("slow"); err != nil {
+		t.Errorf("tried again too early: %v", err)
+	}
+
+	hangs := make(chan struct{})
+	defer close(hangs)
+	d.set(func() {
+		d.hang["NodePublishVolume hangs"] = hangs
+		d.fail["NodePublishVolume"] = status.Error(codes.Internal, "no")
+	})
+	_ = wants("hangs")
+	_ = wants("fails")
+	tried()
 }

@@ -33,8 +33,9 @@ import (
 const (
 	// stopMargin is added to the termination grace period to bound the runtime's StopContainer (chosen).
 	stopMargin = 2 * time.Minute
-	// mountTimeout bounds one attempt to set up a pod's volumes (chosen).
-	mountTimeout = 2 * time.Minute
+	// mountTimeout bounds one attempt to set up a pod's volumes. Chosen: with the kubelet's default of kubeAPIQPS, 1,500
+	// pods with ten claims each read them in it, of which this pod may be the last.
+	mountTimeout = 10 * time.Minute
 )
 
 // act carries out one action.

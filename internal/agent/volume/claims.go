@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -112,14 +114,100 @@ func usesClaim(pod *corev1.Pod, v *corev1.Volume) (name string, ok bool) {
 	return "", false
 }
 
-// setUpClaim finds the volume behind a claim and checks that it may be used here. Volumes of kind hostPath and local
-// are existing directories or devices; containers get them as they are.
-func (k *Manager) setUpClaim(ctx context.Context, s *podState, v *corev1.Volume, name string) error {
-	bound, claim, err := k.boundVolume(ctx, s.pod, v, name)
-	if err != nil {
-		return err
+// readClaim is a claim and its volume as they were read, or why they were not.
+type readClaim struct {
+	volume *corev1.PersistentVolume
+	claim  *corev1.PersistentVolumeClaim
+	at     time.Time
+	err    error
+}
+
+const (
+	// readLife is how long a claim that waits for a driver is not read again. A pod is tried again when a volume was
+	// mounted, so that a pod with ten claims would read each of them several times, and a hundred such pods would wait
+	// for kubeAPIQPS and not for their driver. Upstream reads with each periodic sync of the pod, every 60 to 90 s.
+	readLife = time.Minute
+
+	// readersMax is how many pods read their claims at the same time; the others wait in the order in which they came,
+	// and namespaces take turns. Otherwise kubeAPIQPS is shared by all pods, and all of them have their claims at the
+	// same late time. Chosen: with an API server that answers within 40 ms, two read as fast as the kubelet's default of
+	// kubeAPIQPS allows. (The kubelet reads one claim at a time.) Raising it, the first pods start later.
+	readersMax = 2
+)
+
+func (f readClaim) fresh() bool { return f.volume != nil && time.Since(f.at) < readLife }
+
+// readClaims reads the claims of a pod whose volumes are not there yet, when it is the pod's turn. It holds the turn
+// for nothing else: to look at a volume may take long, or hang.
+func (k *Manager) readClaims(ctx context.Context, pod *corev1.Pod) error {
+	unread := k.unread(pod)
+	if len(unread) == 0 {
+		return nil
 	}
-	pv, moved, err := migrated(bound)
+	turn := k.readers.Slot()
+	if err := turn.Take(ctx, pod.Namespace); err != nil {
+		return fmt.Errorf("wait for pods that read their claims: %w", err)
+	}
+	defer turn.Release()
+	ctx, cancel := context.WithTimeout(ctx, setUpMax)
+	defer cancel()
+	read := map[string]readClaim{}
+	for _, v := range unread {
+		name, _ := usesClaim(pod, v)
+		f := readClaim{at: time.Now()}
+		f.volume, f.claim, f.err = k.boundVolume(ctx, pod, v, name)
+		read[v.Name] = f
+	}
+	s := k.lockPod(pod.UID)
+	defer s.mu.Unlock()
+	maps.Copy(s.read, read)
+	return nil
+}
+
+// unread returns the volumes of a pod whose claims are to be read.
+func (k *Manager) unread(pod *corev1.Pod) (volumes []*corev1.Volume) {
+	k.mu.Lock()
+	s := k.byPod[pod.UID]
+	k.mu.Unlock()
+	if s == nil {
+		s = &podState{}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if _, isClaim := usesClaim(pod, v); isClaim && (s.gone || !s.ready[v.Name] && !s.read[v.Name].fresh()) {
+			volumes = append(volumes, v)
+		}
+	}
+	return volumes
+}
+
+// setUpClaim sets up the volume behind a claim, as it was read. What was read is kept while a driver works on the
+// volume.
+func (k *Manager) setUpClaim(ctx context.Context, s *podState, v *corev1.Volume, name string) error {
+	f := s.read[v.Name]
+	if f.volume == nil && f.err == nil { // the pod's state was removed after readClaims
+		f.at = time.Now()
+		f.volume, f.claim, f.err = k.boundVolume(ctx, s.pod, v, name)
+	}
+	err := f.err
+	if err == nil {
+		err = k.setUpRead(ctx, s, v, f)
+	}
+	if isWaiting(err) {
+		s.read[v.Name] = f
+	} else {
+		delete(s.read, v.Name)
+	}
+	return err
+}
+
+// setUpRead checks that the volume behind a claim may be used here. Volumes of kind hostPath and local are existing
+// directories or devices; containers get them as they are.
+func (k *Manager) setUpRead(ctx context.Context, s *podState, v *corev1.Volume, f readClaim) error {
+	claim := f.claim
+	pv, moved, err := migrated(f.volume)
 	if err != nil {
 		return err
 	}

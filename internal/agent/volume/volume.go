@@ -65,6 +65,7 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/agent/csivolume"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/podcert"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/poddir"
+	"github.com/plimsoll-dev/plimsoll/internal/agent/turns"
 	"github.com/plimsoll-dev/plimsoll/internal/agent/volumestats"
 	"github.com/plimsoll-dev/plimsoll/internal/core/volumelimit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/shortage"
@@ -149,6 +150,7 @@ type Manager struct {
 	byPod map[types.UID]*podState
 
 	refresher refresher
+	readers   *turns.Starts // of the pods that read their claims
 }
 
 // podState is the state of one pod. Its fields are guarded by mu, which is locked during SetUp, refreshes and TearDown,
@@ -163,6 +165,7 @@ type podState struct {
 	// volumes on which a kubelet mounted a tmpfs: their containers read that one, so their content is written there
 	adopted map[string]bool
 	claims  map[string]claimed         // what is behind claims, and volumes of drivers
+	read    map[string]readClaim       // claims that wait for a driver
 	wrote   map[string]payloadSum      // the present content of content volumes
 	uses    map[string]volumelimit.Use // and what that content takes
 	tokens  map[tokenKey]*token
@@ -171,6 +174,9 @@ type podState struct {
 
 	missing missing // of the objects of ready volumes
 }
+
+// setUpMax bounds one attempt to set up a pod's volumes (chosen).
+const setUpMax = 2 * time.Minute
 
 // dirMode is the kubelet's mode of a pod's directories: readable by root's group, closed to others.
 const dirMode = 0o750
@@ -194,6 +200,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 		Options: o, ctx: ctx,
 		pods: filepath.Join(root, poddir.Pods), memory: filepath.Join(root, "memory"),
 		byPod: map[types.UID]*podState{}, clock: clockFrom(time.Now()),
+		readers: turns.NewStarts(readersMax),
 	}
 	if err := k.prepareDirs(); shortage.Is(err) {
 		slog.Warn("volumes cannot be set up yet; trying again with each pod", "err", err)
@@ -226,12 +233,17 @@ func (k *Manager) prepareDirs() error {
 // SetUp sets up every volume of pod, or returns Failures with those that it could not set up. It may be called again at
 // any time; a volume that is up to date costs no system call. A volume that already has content, also from before a
 // restart of the agent, is not a failure if its content cannot be updated now: its containers may start with the
-// present content, and the Manager keeps trying. SetUp waits for the API server for a bounded time; cancel ctx to wait
-// less.
+// present content, and the Manager keeps trying. SetUp waits for pods that came before and read their claims, and then
+// for the API server for a bounded time; cancel ctx to wait less.
 func (k *Manager) SetUp(ctx context.Context, pod *corev1.Pod) error {
 	if err := errors.Join(checkPod(pod), k.prepareDirs()); err != nil {
 		return err
 	}
+	if err := k.readClaims(ctx, pod); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, setUpMax)
+	defer cancel()
 	s := k.lockPod(pod.UID)
 	defer s.mu.Unlock()
 	if err := k.Objects.Track(pod); err != nil {
@@ -364,8 +376,9 @@ func (k *Manager) lockPod(uid types.UID) *podState {
 		k.mu.Lock()
 		s := k.byPod[uid]
 		if s == nil {
-			s = &podState{ready: map[string]bool{}, claims: map[string]claimed{}, wrote: map[string]payloadSum{},
-				uses: map[string]volumelimit.Use{}, tokens: map[tokenKey]*token{}}
+			s = &podState{ready: map[string]bool{}, claims: map[string]claimed{}, read: map[string]readClaim{},
+				wrote: map[string]payloadSum{},
+				uses:  map[string]volumelimit.Use{}, tokens: map[tokenKey]*token{}}
 			k.byPod[uid] = s
 		}
 		k.mu.Unlock()
