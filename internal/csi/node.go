@@ -184,7 +184,7 @@ func (d *Driver) isOf(device, path string) error {
 
 // grow makes a mounted file system as large as its device.
 func (d *Driver) grow(device, path string) error {
-	needed, err := d.resizer.NeedResize(device, path)
+	needed, err := d.mustGrow(device, path)
 	if err != nil || !needed {
 		return err
 	}
@@ -201,7 +201,7 @@ func (d *Driver) growUnmounted(v store.Entry, device string) error {
 	if v.FSType == "xfs" {
 		return nil
 	}
-	needed, err := d.resizer.NeedResize(device, "")
+	needed, err := d.mustGrow(device, "")
 	if err != nil || !needed {
 		return err
 	}
@@ -210,6 +210,16 @@ func (d *Driver) growUnmounted(v store.Entry, device string) error {
 	}
 	_, err = d.resizer.Resize(device, "")
 	return err
+}
+
+// mustGrow reports whether a file system may be smaller than its device. mount-utils leaves that to resize2fs, which
+// wants a full check of an ext4 that is not mounted: half a dozen programs for each volume, where one read will do.
+func (d *Driver) mustGrow(device, path string) (bool, error) {
+	fills, err := store.Fills(device)
+	if err != nil || fills {
+		return false, err
+	}
+	return d.resizer.NeedResize(device, path)
 }
 
 // mayGrowMounted reports whether this process has CAP_SYS_RESOURCE.
@@ -302,27 +312,14 @@ func (d *Driver) NodePublishVolume(
 }
 
 func (d *Driver) publish(v store.Entry, r *spec.NodePublishVolumeRequest) error {
-	source, err := d.ready(v, r.StagingTargetPath)
-	if err != nil {
-		return err
-	}
-	use, err := d.store.Use(v, r.StagingTargetPath)
+	source, device, err := d.ready(v, r.StagingTargetPath)
 	if err != nil {
 		return err
 	}
 	single := r.VolumeCapability.GetAccessMode().GetMode() == spec.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
-	if err := localvolume.Publish(single, use, r.TargetPath); err != nil {
+	published, err := d.isPublished(v, r, single, device)
+	if err != nil || published {
 		return err
-	}
-	if slices.Contains(use.Published, filepath.Clean(r.TargetPath)) {
-		return nil // an earlier call has published it
-	}
-	mounted, err := d.isMountPoint(r.TargetPath)
-	if err != nil {
-		return err
-	}
-	if mounted {
-		return status.Errorf(codes.FailedPrecondition, "something else is mounted at %s", r.TargetPath)
 	}
 	if err := makeTarget(r.TargetPath, v.Block); err != nil {
 		return err
@@ -334,29 +331,73 @@ func (d *Driver) publish(v store.Entry, r *spec.NodePublishVolumeRequest) error 
 	if v.Backing == localvolume.Directory { // for an image they are options of its file system
 		options = append(options, r.VolumeCapability.GetMount().GetMountFlags()...)
 	}
-	if err := d.mounter.Mount(source, r.TargetPath, "", options); err != nil {
+	if err := d.bind(source, r.TargetPath, options); err != nil {
 		// The bind mount may exist, and only its options were refused.
 		return errors.Join(fmt.Errorf("publish volume %s: %w", v.ID, err), d.unmount(r.TargetPath))
 	}
 	return nil
 }
 
-// ready returns the path that is bind-mounted for pods. It returns an error if the volume is not staged.
-func (d *Driver) ready(v store.Entry, staging string) (string, error) {
+// isPublished reports whether an earlier call has published the volume at the target. It returns an error if something
+// else is there, or if the volume is for a single pod and another one has it.
+func (d *Driver) isPublished(
+	v store.Entry, r *spec.NodePublishVolumeRequest, single bool, device string,
+) (bool, error) {
+	mounted, err := d.isMountPoint(r.TargetPath)
+	if err != nil {
+		return false, err
+	}
+	if !single && !v.Block && v.Backing == localvolume.Image {
+		// The table of mounts, which has a thousand lines and more on a node with as many volumes, is not needed.
+		if !mounted {
+			return false, nil
+		}
+		return true, d.isOf(device, r.TargetPath)
+	}
+	use, err := d.store.Use(v, r.StagingTargetPath)
+	if err != nil {
+		return false, err
+	}
+	if err := localvolume.Publish(single, use, r.TargetPath); err != nil {
+		return false, err
+	}
+	if slices.Contains(use.Published, filepath.Clean(r.TargetPath)) {
+		return true, nil
+	}
+	if mounted {
+		return false, status.Errorf(codes.FailedPrecondition, "something else is mounted at %s", r.TargetPath)
+	}
+	return false, nil
+}
+
+// bind makes a bind mount. Without options but that, it is one system call; mount-utils starts mount(8) twice.
+func (d *Driver) bind(source, target string, options []string) error {
+	if len(options) > 1 {
+		return d.mounter.Mount(source, target, "", options)
+	}
+	if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind-mount %s at %s: %w", source, target, err)
+	}
+	return nil
+}
+
+// ready returns the path that is bind-mounted for pods, and the volume's device, if it has one. It returns an error if
+// the volume is not staged.
+func (d *Driver) ready(v store.Entry, staging string) (source, device string, err error) {
 	if v.Backing == localvolume.Directory {
-		return d.store.Content(v), nil
+		return d.store.Content(v), "", nil
 	}
 	devices, err := loop.Of(d.store.Content(v))
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	if len(devices) == 0 {
-		return "", status.Errorf(codes.FailedPrecondition, "volume %s is not staged", v.ID)
+		return "", "", status.Errorf(codes.FailedPrecondition, "volume %s is not staged", v.ID)
 	}
 	if v.Block {
-		return devices[0], nil
+		return devices[0], devices[0], nil
 	}
-	return staging, d.isOf(devices[0], staging)
+	return staging, devices[0], d.isOf(devices[0], staging)
 }
 
 // makeTarget makes the mount point of a bind mount: a directory, or a file for a device.

@@ -170,8 +170,16 @@ const mountTable = "/proc/self/mountinfo"
 // mountsOf returns where the file system of an image is mounted.
 func mountsOf(image string) (points []string, err error) {
 	devices, err := loop.Of(image)
-	if err != nil || len(devices) == 0 {
+	if err != nil {
 		return nil, err
+	}
+	return mountsOfDevices(devices)
+}
+
+// mountsOfDevices returns where file systems of devices are mounted.
+func mountsOfDevices(devices []string) (points []string, err error) {
+	if len(devices) == 0 {
+		return nil, nil
 	}
 	table, err := mount.ParseMountInfo(mountTable)
 	if err != nil {
@@ -250,7 +258,7 @@ func (s *Store) Use(v Entry, staging string) (use localvolume.Use, err error) {
 			return use, err
 		}
 		use.Open = len(devices) > 0
-		if points, err = mountsOf(content); err != nil {
+		if points, err = mountsOfDevices(devices); err != nil {
 			return use, err
 		}
 	}

@@ -85,24 +85,53 @@ func Below(dir string) ([]string, error) {
 // deleted is what the kernel appends to the path of a file that was deleted.
 const deleted = " (deleted)"
 
+// sysBlock has a directory for each block device. That of a loop device has loop/backing_file while the device has a
+// file (Documentation/ABI/testing/sysfs-block-loop).
+const sysBlock = "/sys/block"
+
+// find reads what each loop device has, with three system calls for each: a node with a thousand volumes has a thousand
+// devices, and mounting one volume must not take much longer there.
 func find(wanted func(file string) bool) (devices []string, err error) {
-	all, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	all, err := os.ReadDir(sysBlock)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("find loop devices: %w", err)
 	}
-	for _, path := range all {
-		text, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENXIO) {
-			continue // detached meanwhile
+	dir, err := unix.Open(sysBlock, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("find loop devices: open %s: %w", sysBlock, err)
+	}
+	defer unix.Close(dir)
+	text := make([]byte, unix.PathMax+len(deleted)+1)
+	for _, entry := range all {
+		if !strings.HasPrefix(entry.Name(), "loop") {
+			continue
+		}
+		n, err := read(dir, filepath.Join(entry.Name(), "loop/backing_file"), text)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
+			continue // it has no file, or is detached meanwhile
 		}
 		if err != nil {
 			return nil, fmt.Errorf("find loop devices: %w", err)
 		}
-		if wanted(strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), deleted)) {
-			devices = append(devices, filepath.Join("/dev", strings.Split(path, "/")[3]))
+		if wanted(strings.TrimSuffix(strings.TrimSuffix(string(text[:n]), "\n"), deleted)) {
+			devices = append(devices, filepath.Join("/dev", entry.Name()))
 		}
 	}
 	return devices, nil
+}
+
+// read reads a file of sysfs, which answers one read with the whole.
+func read(dir int, path string, into []byte) (int, error) {
+	fd, err := unix.Openat(dir, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, &os.PathError{Op: "open", Path: filepath.Join(sysBlock, path), Err: err}
+	}
+	defer unix.Close(fd)
+	n, err := unix.Read(fd, into)
+	if err != nil {
+		return 0, &os.PathError{Op: "read", Path: filepath.Join(sysBlock, path), Err: err}
+	}
+	return n, nil
 }
 
 // Detach detaches a device. If something has it open, the kernel does so when that closes it.
