@@ -332,7 +332,7 @@ bench-volumes: build bench-build ## measure pods with claims on our agent and up
 	cd bench && $(GO) run ./node --claims 10 --batches 100 --singles 0 --rounds 1 --out results/volumes-rest.md $(ARGS)
 
 .PHONY: bench-up
-bench-up: build ## measure up with one node and with three (root; ARGS='--rounds 1 --rest 20s' for a quick look)
+bench-up: build bench-build bin/upstream-scheduler ## measure up with one node, with three, and with upstream's kubelet, scheduler and node-lifecycle controller (root; ARGS='--rounds 1 --rest 20s' for a quick look)
 	cd bench && $(GO) run ./up $(ARGS)
 
 .PHONY: bench-services

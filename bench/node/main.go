@@ -167,7 +167,7 @@ func run(ctx context.Context, c config) (bool, error) {
 		defer os.Remove(dir) // only if empty: kept state and logs of failures stay
 		c.dir = dir
 	}
-	restore, err := keepSysctls()
+	restore, err := plane.KeepSysctls()
 	if err != nil {
 		return false, err
 	}

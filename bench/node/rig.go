@@ -1,16 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -29,7 +26,7 @@ type rig struct {
 	client *kubernetes.Clientset
 	pids   map[string]int // of the instance's children, by name
 
-	ownsKubeletDir bool // kubeletDir did not exist before this instance
+	restoreKubeletDir func() error // removes what the kubelet puts outside of our directories
 }
 
 // agentConfig is the configuration of both agents; `up` sets addresses, certificates and directories. failCgroupV1 and
@@ -77,7 +74,7 @@ func (r *rig) up(ctx context.Context) (time.Duration, error) {
 	if err := os.WriteFile(file, []byte(agentConfigFor(r.batches)), 0o600); err != nil {
 		return 0, err
 	}
-	r.noteKubeletDir()
+	r.restoreKubeletDir = plane.NoteKubeletDir()
 	args := []string{"up", "--detach", "--instance", r.plane.Instance, "--state-dir", r.plane.State(), "--node-name",
 		nodeName,
 		"--pod-cidr", podCIDR, "--service-cidr", svcCIDR, "--agent-config", file, "--timeout", upTimeout.String(),
@@ -143,60 +140,14 @@ func (r *rig) connect() (err error) {
 // down removes the instance with all its files. The logs of a failed round are kept, and their directory is printed.
 func (r *rig) down(ctx context.Context, failed bool) error {
 	keep := failed || r.keep
-	err := errors.Join(r.plane.Down(ctx, keep), removeLogLinks(r.plane.State()), r.restoreKubeletDir())
+	err := errors.Join(r.plane.Down(ctx, keep), plane.RemoveLogLinks(r.plane.State()))
+	if r.restoreKubeletDir != nil {
+		err = errors.Join(err, r.restoreKubeletDir())
+	}
 	if keep {
 		record.Progress("%s: state and logs are kept in %s", r.side.name, r.plane.Dir)
 	}
 	return err
-}
-
-// legacyLogs is where the kubelet puts a symbolic link to each container's log.
-const legacyLogs = "/var/log/containers"
-
-// removeLogLinks removes the kubelet's links into our directories, which the kubelet would remove later.
-func removeLogLinks(below string) error {
-	entries, err := os.ReadDir(legacyLogs)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		path := filepath.Join(legacyLogs, e.Name())
-		if target, err := os.Readlink(path); err == nil && strings.HasPrefix(target, below+"/") {
-			if err := os.Remove(path); err != nil {
-				return err
-			}
-		}
-	}
-	if err := os.Remove(legacyLogs); err != nil && !errors.Is(err, fs.ErrExist) { // it may contain links of others
-		return err
-	}
-	return nil
-}
-
-// kubeletDir is where the kubelet serves device plugins, whatever its --root-dir.
-const kubeletDir = "/var/lib/kubelet"
-
-// noteKubeletDir records whether kubeletDir existed before.
-func (r *rig) noteKubeletDir() {
-	_, err := os.Stat(kubeletDir)
-	r.ownsKubeletDir = errors.Is(err, fs.ErrNotExist)
-}
-
-// restoreKubeletDir removes what the kubelet created there: a socket in two otherwise empty directories.
-func (r *rig) restoreKubeletDir() error {
-	if !r.ownsKubeletDir {
-		return nil
-	}
-	plugins := filepath.Join(kubeletDir, "device-plugins")
-	for _, path := range []string{filepath.Join(plugins, "kubelet.sock"), plugins, kubeletDir} {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
 }
 
 // logTailBytes is how much of the agent's log an error contains.
@@ -211,34 +162,4 @@ func (r *rig) agentLogTail() string {
 		text = text[len(text)-logTailBytes:]
 	}
 	return "end of the agent's log:\n" + string(text)
-}
-
-// sysctls are what the kubelet sets on its machine (protectKernelDefaults: false).
-var sysctls = []string{"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
-	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"}
-
-// keepSysctls reads them and returns a function that restores them.
-func keepSysctls() (restore func(), err error) {
-	kept := map[string][]byte{}
-	for _, name := range sysctls {
-		text, err := os.ReadFile(filepath.Join("/proc/sys", name))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("keep sysctl: %w", err)
-		}
-		kept[name] = text
-	}
-	return func() {
-		for name, text := range kept {
-			path := filepath.Join("/proc/sys", name)
-			if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, text) {
-				continue
-			}
-			if err := os.WriteFile(path, text, 0o644); err != nil {
-				record.Progress("put sysctl %s back to %s: %v", name, bytes.TrimSpace(text), err)
-			}
-		}
-	}, nil
 }
