@@ -5,9 +5,11 @@ import "github.com/plimsoll-dev/plimsoll/bench/record"
 // Names of values. Cold is on an empty state directory, warm is after `down`.
 const (
 	readyCold = "ready_cold"
+	saidCold  = "said_cold"
 	namesCold = "names_cold"
 	allCold   = "all_cold"
 	readyWarm = "ready_warm"
+	saidWarm  = "said_warm"
 	namesWarm = "names_warm"
 	allWarm   = "all_warm"
 	downTime  = "down"
@@ -66,7 +68,8 @@ const (
 	groupRest = "At rest: the whole"
 	groupEnd  = "End"
 
-	titleReady    = "`up` to all nodes Ready"
+	titleReady    = "`up` to all nodes Ready, as their agents report"
+	titleSaid     = "`up` to its own word that they are: Leases are renewed, too"
 	titleNames    = "`up` to names of Services (CoreDNS)"
 	titleAll      = "`up` to all add-ons ready"
 	titleResident = "resident memory, shared pages counted in each process"
@@ -84,9 +87,11 @@ func (b bars) line(group, name, title, unit string) record.Line {
 func (b bars) common() []record.Line {
 	return []record.Line{
 		b.line(groupCold, readyCold, titleReady, "s"),
+		b.line(groupCold, saidCold, titleSaid, "s"),
 		b.line(groupCold, namesCold, titleNames, "s"),
 		b.line(groupCold, allCold, titleAll, "s"),
 		b.line(groupWarm, readyWarm, titleReady, "s"),
+		b.line(groupWarm, saidWarm, titleSaid, "s"),
 		b.line(groupWarm, namesWarm, titleNames, "s"),
 		b.line(groupWarm, allWarm, titleAll, "s"),
 		b.line(groupEnd, downTime, "`down`", "s"),
@@ -100,16 +105,16 @@ func (b bars) common() []record.Line {
 // nodeLines are the lines of the report about several nodes.
 func nodeLines() []record.Line {
 	ready, all := record.Bar{Max: manyReadyBar}, record.Bar{Max: manyAllBar}
-	return bars{readyCold: ready, namesCold: all, readyWarm: ready, namesWarm: all, allWarm: all}.common()
+	return bars{saidCold: ready, namesCold: all, saidWarm: ready, namesWarm: all, allWarm: all}.common()
 }
 
 // upstreamLines are the lines of the report about upstream's programs.
 func upstreamLines() []record.Line {
 	b := bars{
-		readyWarm: {Max: readyBar},
-		allWarm:   {Max: allBar},
-		private:   {Max: memoryBar},
-		restCPU:   {Max: cpuBar},
+		saidWarm: {Max: readyBar},
+		allWarm:  {Max: allBar},
+		private:  {Max: memoryBar},
+		restCPU:  {Max: cpuBar},
 	}
 	out := b.common()
 	for _, r := range []struct{ role, group string }{

@@ -8,9 +8,11 @@
 // kube-apiserver, kube-proxy, containerd, the CSI driver, the add-ons, and `up` itself.
 //
 // It runs in its own network namespace, so that no other instance disturbs it. It adds an address and a route to
-// Services, which a machine without a network lacks. A node is Ready when `up` says so: it has renewed its Lease since
-// its agent began. At rest every process of the instance counts: those that `status` lists, the supervisor, and the
-// shims with the pods of add-ons.
+// Services, which a machine without a network lacks. A node is Ready when its agent has reported so since the start.
+// `up` also waits until the agent has renewed the node's Lease.
+//
+// At rest every process of the instance counts: those that `status` lists, the supervisor, and the shims with the pods
+// of add-ons.
 //
 // It compares the results with the bars of the project and exits with 1 when one is missed or a round could not be
 // measured. It is not a test: a busy machine is no reason to fail a build.

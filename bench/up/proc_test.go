@@ -2,8 +2,13 @@ package main
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func TestParse(t *testing.T) {
@@ -68,7 +73,7 @@ func TestLines(t *testing.T) {
 		all[roleOf(role)] = usage{}
 	}
 	values := sums(all, all, 1)
-	for _, name := range []string{readyCold, namesCold, allCold, readyWarm, namesWarm, allWarm, downTime} {
+	for _, name := range slices.Concat(coldNames[:], warmNames[:], []string{downTime}) {
 		values[name] = 0
 	}
 	for name := range values {
@@ -101,5 +106,29 @@ func TestFlags(t *testing.T) {
 	}
 	if err := c.check(); err == nil || strings.Count(err.Error(), "bench-build") != 4 {
 		t.Errorf("missing programs: %v", err)
+	}
+}
+
+// TestReportsReady: what an earlier run has reported does not count.
+func TestReportsReady(t *testing.T) {
+	since := time.Date(2026, 11, 26, 20, 0, 0, 5e8, time.UTC)
+	for _, c := range []struct {
+		status corev1.ConditionStatus
+		at     time.Time
+		want   bool
+	}{
+		{corev1.ConditionTrue, since.Truncate(time.Second), true},
+		{corev1.ConditionTrue, since.Add(time.Second), true},
+		{corev1.ConditionTrue, since.Add(-time.Second), false},
+		{corev1.ConditionFalse, since.Add(time.Second), false},
+		{corev1.ConditionUnknown, since.Add(time.Second), false},
+	} {
+		node := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(since)},
+			{Type: corev1.NodeReady, Status: c.status, LastHeartbeatTime: metav1.NewTime(c.at)},
+		}}}
+		if got := reportsReady(node, since); got != c.want {
+			t.Errorf("%s at %v: %v", c.status, c.at, got)
+		}
 	}
 }

@@ -7,13 +7,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	typedv1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/plimsoll-dev/plimsoll/bench/plane"
 	"github.com/plimsoll-dev/plimsoll/bench/record"
@@ -38,16 +45,16 @@ func measure(ctx context.Context, c config, m *record.Measurement) (err error) {
 	if err := os.WriteFile(s.agentConfig(), []byte(agentConfig), 0o600); err != nil {
 		return err
 	}
-	for _, names := range [][3]string{{readyCold, namesCold, allCold}, {readyWarm, namesWarm, allWarm}} {
+	for _, names := range [][moments]string{coldNames, warmNames} {
 		record.Progress("%s, round %d: up", m.Side, m.Round)
-		ready, named, all, err := s.up(ctx)
+		took, err := s.up(ctx)
 		if err != nil {
 			return err
 		}
-		for i, took := range []time.Duration{ready, named, all} {
-			m.Put(names[i], took.Seconds(), 1)
+		for i, name := range names {
+			m.Put(name, took[i].Seconds(), 1)
 		}
-		if names[0] == readyWarm {
+		if names == warmNames {
 			break
 		}
 		began := time.Now()
@@ -110,84 +117,179 @@ func (s *subject) upFlags() ([]string, error) {
 	return append(args, more...), err
 }
 
-// up brings the instance up, and returns when all nodes were Ready, names known and all add-ons ready.
-func (s *subject) up(ctx context.Context) (ready, named, all time.Duration, err error) {
-	fail := func(err error) (_, _, _ time.Duration, _ error) { return 0, 0, 0, err }
+// The moments of a start that are measured.
+const (
+	momentReady = iota // all nodes are Ready
+	momentSaid         // `up` says so
+	momentNames        // the cluster's DNS answers
+	momentAll          // all add-ons are ready
+	moments
+)
+
+var (
+	coldNames = [moments]string{readyCold, saidCold, namesCold, allCold}
+	warmNames = [moments]string{readyWarm, saidWarm, namesWarm, allWarm}
+)
+
+// up brings the instance up, and returns how long after its start each moment was.
+func (s *subject) up(ctx context.Context) ([moments]time.Duration, error) {
+	var none, took [moments]time.Duration
 	args, err := s.upFlags()
 	if err != nil {
-		return fail(err)
+		return none, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, allMax, fmt.Errorf("add-ons are not ready after %v", allMax))
 	defer cancel()
 	began := time.Now()
-	answered := make(chan time.Duration, 1)
-	go func() {
-		if awaitNames(ctx) == nil {
-			answered <- time.Since(began)
+	watch := func(moment int, what string, await func() error) func() error {
+		result := make(chan error, 1)
+		go func() {
+			err := await()
+			took[moment] = time.Since(began)
+			result <- err
+		}()
+		return func() error {
+			if err := <-result; err != nil {
+				return fmt.Errorf("%s: %w", what, err)
+			}
+			return nil
 		}
-	}()
-	if ready, err = s.runUp(ctx, began, args); err != nil {
-		return fail(err)
 	}
-	select {
-	case named = <-answered:
-	case <-ctx.Done():
-		return fail(fmt.Errorf("ask the cluster's DNS: %w", context.Cause(ctx)))
+	answered := make(chan struct{}) // by the control plane
+	ready := watch(momentReady, "wait for nodes that report Ready", func() error {
+		select {
+		case <-answered:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		nodes, err := s.nodeClient(ctx)
+		if err == nil && s.upstream {
+			err = s.startScheduler()
+		}
+		if err != nil {
+			return err
+		}
+		return s.awaitNodes(ctx, nodes, began)
+	})
+	named := watch(momentNames, "ask the cluster's DNS", func() error { return awaitNames(ctx) })
+	if took[momentSaid], err = s.runUp(ctx, began, args, answered); err != nil {
+		cancel()
+	}
+	if watchErr := errors.Join(ready(), named()); err == nil {
+		err = watchErr
+	}
+	if err != nil {
+		return none, err
 	}
 	for {
 		status, err := s.status(ctx)
 		if err == nil && status.ready() {
-			return ready, named, time.Since(began), s.checkUpstream(status)
+			took[momentAll] = time.Since(began)
+			return took, s.checkUpstream(status)
 		}
 		if paused := record.Pause(ctx, pollPeriod); paused != nil {
-			return fail(errors.Join(paused, err))
+			return none, errors.Join(paused, err)
 		}
 	}
 }
 
-// runUp runs `up`, and returns when all nodes were Ready.
-func (s *subject) runUp(ctx context.Context, began time.Time, args []string) (ready time.Duration, err error) {
+// runUp runs `up`, and returns when it said that all nodes are Ready. It closes answered when the control plane has.
+func (s *subject) runUp(ctx context.Context, began time.Time, args []string,
+	answered chan<- struct{}) (said time.Duration, err error) {
 	up := s.command(ctx, "up", args...)
 	out, err := up.StdoutPipe()
 	if err != nil {
 		return 0, err
 	}
-	var said bytes.Buffer
-	up.Stderr = &said
+	var text bytes.Buffer
+	up.Stderr = &text
 	if err := up.Start(); err != nil {
 		return 0, err
 	}
-	missing := s.nodes
-	var problem error
-	for text := bufio.NewScanner(out); text.Scan(); {
-		line := text.Text()
-		said.WriteString(line + "\n")
+	missing, silent := s.nodes, true
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		line := lines.Text()
+		text.WriteString(line + "\n")
 		switch {
-		case strings.HasPrefix(line, "done    control plane:") && s.upstream:
-			problem = s.startScheduler()
+		case strings.HasPrefix(line, "done    control plane:") && silent:
+			silent = false
+			close(answered)
 		case strings.HasPrefix(line, "done    node bench") && strings.Contains(line, ": Ready ("):
 			if missing--; missing == 0 {
-				ready = time.Since(began)
+				said = time.Since(began)
 			}
 		}
 	}
-	problem = errors.Join(problem, up.Wait())
-	if problem == nil && ready == 0 {
-		problem = errors.New("it did not say that all nodes are Ready")
-	}
-	if problem == nil && s.upstream && s.kubeScheduler == nil {
-		problem = errors.New("it did not say that the control plane is there")
+	problem := up.Wait()
+	if problem == nil && (silent || said == 0) {
+		problem = errors.New("it did not say that the control plane answers and all nodes are Ready")
 	}
 	if problem != nil {
-		return 0, fmt.Errorf("plimsoll up: %w: %s", problem, said.String())
+		return 0, fmt.Errorf("plimsoll up: %w: %s", problem, text.String())
 	}
-	return ready, nil
+	return said, nil
+}
+
+// nodeClient returns a client, when it may read nodes: the administrator's rights are among the first objects of a new
+// cluster, and `up` starts our scheduler after they are there.
+func (s *subject) nodeClient(ctx context.Context) (typedv1.NodeInterface, error) {
+	p := plane.Plane{Dir: s.dir}
+	config, err := p.Config()
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	nodes := client.CoreV1().Nodes()
+	for {
+		_, err := nodes.List(ctx, metav1.ListOptions{})
+		if err == nil {
+			return nodes, nil
+		}
+		if paused := record.Pause(ctx, askPeriod); paused != nil {
+			return nil, errors.Join(paused, err)
+		}
+	}
+}
+
+// awaitNodes waits until all nodes report, since began, that they are Ready. A report from an earlier run is older.
+func (s *subject) awaitNodes(ctx context.Context, nodes typedv1.NodeInterface, began time.Time) error {
+	ready := map[string]bool{}
+	for {
+		seen, err := nodes.Watch(ctx, metav1.ListOptions{}) // it begins with what there is
+		if err != nil {
+			return err
+		}
+		for e := range seen.ResultChan() {
+			if node, ok := e.Object.(*corev1.Node); ok {
+				ready[node.Name] = reportsReady(node, began)
+			}
+			if all := slices.Collect(maps.Values(ready)); len(all) == s.nodes && !slices.Contains(all, false) {
+				seen.Stop()
+				return nil
+			}
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// reportsReady reports whether a node is Ready by a report of its agent since a moment. Times of conditions are in
+// whole seconds.
+func reportsReady(node *corev1.Node, since time.Time) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue &&
+			!c.LastHeartbeatTime.Time.Before(since.Truncate(time.Second))
+	})
 }
 
 const (
 	pollPeriod = 250 * time.Millisecond // chosen: each question is a process
 	allMax     = 3 * time.Minute        // chosen
-	namePeriod = 50 * time.Millisecond  // between questions to the cluster's DNS; chosen
+	askPeriod  = 50 * time.Millisecond  // between questions of this process; chosen
 	nameMax    = 500 * time.Millisecond // of one of them; chosen: before Services work, there is no answer at all
 )
 
@@ -209,7 +311,7 @@ func awaitNames(ctx context.Context) error {
 		if err := ask(); err == nil {
 			return nil
 		}
-		if err := record.Pause(ctx, namePeriod); err != nil {
+		if err := record.Pause(ctx, askPeriod); err != nil {
 			return err
 		}
 	}

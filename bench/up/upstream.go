@@ -12,7 +12,7 @@ import (
 
 // This file puts upstream's programs in the places of ours. `up` starts the kubelet (--agent-binary) and
 // kube-controller-manager (--controlplane-binary names a script that changes one of its flags). It cannot start another
-// scheduler, so this program does, when `up` would start ours: after the control plane has answered.
+// scheduler, so this program does, when `up` would start ours: when the control plane has its first objects.
 
 // ownLifecycle is the part of kube-controller-manager's flag --controllers with which `up` leaves out the two
 // controllers that our lifecycle controller replaces.
