@@ -62,6 +62,17 @@ func (c *cluster) keepRequests(ctx context.Context) {
 	defer running.Wait()
 	retry := time.NewTicker(requestsPeriod)
 	defer retry.Stop()
+	bind := time.NewTicker(bindPeriod)
+	defer bind.Stop()
+	each := func(do func(context.Context, *kube.Client, *certificatesv1.CertificateSigningRequest)) {
+		for _, store := range stores {
+			for _, object := range store.List() {
+				if r, ok := object.(*certificatesv1.CertificateSigningRequest); ok {
+					do(ctx, client, r)
+				}
+			}
+		}
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -69,26 +80,27 @@ func (c *cluster) keepRequests(ctx context.Context) {
 		case r := <-pending:
 			c.answerRequest(ctx, client, r)
 		case <-retry.C:
-			for _, store := range stores {
-				for _, object := range store.List() {
-					if r, ok := object.(*certificatesv1.CertificateSigningRequest); ok {
-						c.retryRequest(ctx, client, r)
-					}
-				}
-			}
+			each(c.retryRequest)
+		case <-bind.C:
+			each(c.bindRequest)
 		}
 	}
 }
 
-// retryRequest answers a request that could not be answered before, or binds it to its node, which may have come since.
+// retryRequest answers a request that could not be answered before.
 func (c *cluster) retryRequest(ctx context.Context, client *kube.Client, r *certificatesv1.CertificateSigningRequest) {
-	switch {
-	case ourConcern(r) && len(r.Status.Conditions) == 0:
+	if ourConcern(r) && len(r.Status.Conditions) == 0 {
 		c.answerRequest(ctx, client, r)
-	case bootstrap.IsUnbound(r, time.Now()):
-		if err := bootstrap.BindName(ctx, client, r); err != nil && ctx.Err() == nil {
-			c.logger.Warn("a deleted node may keep its name for some minutes", "err", err)
-		}
+	}
+}
+
+// bindRequest binds a request that claims the name of a node to the node, which may have come since.
+func (c *cluster) bindRequest(ctx context.Context, client *kube.Client, r *certificatesv1.CertificateSigningRequest) {
+	if !bootstrap.IsUnbound(r, time.Now()) {
+		return
+	}
+	if err := bootstrap.BindName(ctx, client, r); err != nil && ctx.Err() == nil {
+		c.logger.Warn("a deleted node may keep its name for some minutes", "err", err)
 	}
 }
 
@@ -98,8 +110,13 @@ func ourConcern(r *certificatesv1.CertificateSigningRequest) bool {
 		r.Spec.SignerName == certificatesv1.KubeAPIServerClientSignerName && r.Spec.Username == userStorage
 }
 
-// requestsPeriod is the time between two tries to answer a request or to bind it to its node (chosen).
+// requestsPeriod is the time between two tries to answer a request (chosen).
 const requestsPeriod = 10 * time.Second
+
+// bindPeriod is the time between two looks for the nodes of requests that claim a name (chosen). A node that is deleted
+// before that keeps its name for the claim's life. A look costs a request for each machine that is about to join, and
+// nothing where none is.
+const bindPeriod = time.Second
 
 // answerRequest approves or denies one request.
 func (c *cluster) answerRequest(ctx context.Context, client *kube.Client, r *certificatesv1.CertificateSigningRequest) {
