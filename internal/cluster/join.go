@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -71,7 +72,8 @@ func (o *Options) ValidateJoined() error {
 	return err
 }
 
-// checkRole returns an error if the state directory belongs to another cluster than the requested one.
+// checkRole returns an error if the state directory belongs to another cluster than the requested one. Whether a server
+// that a node does not know is one of its cluster is found out later (takeServer).
 func (l layout) checkRole() error {
 	kept, err := Load(l.o)
 	if err != nil {
@@ -90,11 +92,46 @@ func (l layout) checkRole() error {
 			"%s`, remove it with `plimsoll down --purge`, or choose another --instance",
 			l.o.StateDir, kept.Server, kept.Server)
 	}
-	if l.isServer(l.o.Server) {
-		return nil // another one of the same cluster
+	if used := l.movedServer(); used != "" {
+		if pid, err := lockHolder(l.lock()); err == nil && pid != 0 {
+			return fmt.Errorf("join %s: %s has a node of %s, which runs (pid %d): run `plimsoll down` first", l.o.Server,
+				l.o.StateDir, used, pid)
+		}
 	}
-	return fmt.Errorf("join %s: %s belongs to a node of %s: remove it with `plimsoll down --purge`, or choose "+
-		"another --instance", l.o.Server, l.o.StateDir, kept.Server)
+	return nil
+}
+
+// movedServer returns the server that this machine has used, if the options name one that it does not know: the
+// cluster's server may have another port or address than before. Empty: they do not.
+func (l layout) movedServer() string {
+	kept, err := Load(l.o)
+	if err != nil || kept.Server == "" || kept.Server == l.o.Server || l.isServer(l.o.Server) {
+		return ""
+	}
+	return cmp.Or(l.keptServers().Use, kept.Server)
+}
+
+// takeServer uses the server of the options in place of the one that this machine has used, if that is a server of the
+// same cluster: it has a certificate of the authority that this machine knows, and accepts this node's.
+func (c *cluster) takeServer(ctx context.Context, used string) error {
+	client, err := c.clientOf(c.o.Server)
+	if err != nil {
+		return err
+	}
+	if err := c.askSettings(ctx, client); err != nil {
+		return c.notOfCluster(used, err)
+	}
+	if err := c.writeServers(servers{Use: c.o.Server, Known: []string{c.o.Server}}); err != nil {
+		return err
+	}
+	return c.useServer(c.o.Server)
+}
+
+// notOfCluster is the error for a server that is not, or does not seem to be, one of the cluster of this machine.
+func (c *cluster) notOfCluster(used string, why error) error {
+	return fmt.Errorf("join %s: %s belongs to a node of %s, and this does not prove to be a server of the same cluster: "+
+		"%w: if it is not, remove the node with `plimsoll down --purge`, or choose another --instance", c.o.Server,
+		c.o.StateDir, used, why)
 }
 
 // identities returns the certificates that the cluster signs for the node.
@@ -172,8 +209,13 @@ func (c *cluster) connectToCluster(ctx context.Context) (*kube.Client, error) {
 		identity, _ := c.identities()
 		why, expired = identity.Due(known, time.Now())
 	}
+	used := c.movedServer()
 	if why == "" || why == bootstrap.ExpiresSoon {
-		if err := c.findServer(ctx); err != nil {
+		find := c.findServer
+		if used != "" {
+			find = func(ctx context.Context) error { return c.takeServer(ctx, used) }
+		}
+		if err := find(ctx); err != nil {
 			return nil, err
 		}
 		client, err := c.client(whoAgent)
@@ -202,6 +244,9 @@ func (c *cluster) connectToCluster(ctx context.Context) (*kube.Client, error) {
 	seed := bootstrap.Seed{Server: c.o.Server, Token: c.o.Token, Hash: c.o.AuthorityHash}
 	if c.authority, err = seed.Discover(ctx, time.Now()); err != nil {
 		return nil, err
+	}
+	if used != "" && !bytes.Equal(c.authority, authority) {
+		return nil, c.notOfCluster(used, errors.New("it has another authority"))
 	}
 	if known := c.readServers(); known.Use != c.o.Server {
 		known.Use = c.o.Server

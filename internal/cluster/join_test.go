@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -197,10 +198,49 @@ func TestRoles(t *testing.T) {
 	expectRoles(t, []role{
 		{"the same node", node, node, ""},
 		{"the same cluster", own, own, ""},
-		{"another server", node, other, "belongs to a node of https://192.0.2.10:6443"},
+		{"another server, which connectToCluster judges", node, other, ""},
 		{"join with a cluster's state", own, node, "has a cluster of this machine's own"},
 		{"up with a node's state", node, own, "plimsoll join https://192.0.2.10:6443"},
 	})
+}
+
+// TestMovedServer: a URL that the machine does not know is noticed, and is not used unless its server proves to be one
+// of the cluster.
+func TestMovedServer(t *testing.T) {
+	o := joinedOptions(t)
+	testBuilder(t, o)
+	if got := (layout{o}).movedServer(); got != "" {
+		t.Errorf("before the first join: from %q", got)
+	}
+	if err := o.save(); err != nil {
+		t.Fatal(err)
+	}
+	if got := (layout{o}).movedServer(); got != "" {
+		t.Errorf("the same: from %q", got)
+	}
+	moved := o
+	moved.Server = "https://192.0.2.10:7443"
+	if got := (layout{moved}).movedServer(); got != o.Server {
+		t.Errorf("another port: from %q, want %q", got, o.Server)
+	}
+	if err := (layout{o}).writeServers(servers{Use: "https://192.0.2.11:6443", Known: []string{o.Server,
+		"https://192.0.2.11:6443"}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := (layout{moved}).movedServer(); got != "https://192.0.2.11:6443" {
+		t.Errorf("another port: from %q, want the one that was used last", got)
+	}
+	moved.Server = "https://192.0.2.11:6443"
+	if got := (layout{moved}).movedServer(); got != "" {
+		t.Errorf("another server of the cluster: from %q", got)
+	}
+	c := &cluster{layout: layout{moved}}
+	why := c.notOfCluster(o.Server, errors.New("it has another authority")).Error()
+	for _, want := range []string{moved.Server, o.Server, "it has another authority", "plimsoll down --purge"} {
+		if !strings.Contains(why, want) {
+			t.Errorf("%q lacks %q", why, want)
+		}
+	}
 }
 
 // role is a state directory that kept has made and now uses, and why it may not.

@@ -5,10 +5,16 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
 // All servers of a cluster have the same --apiserver-port. Each kube-apiserver writes its address into the one
@@ -68,6 +74,56 @@ func (c *cluster) checkServerPort(ctx context.Context) error {
 	return fmt.Errorf("--apiserver-port %d: the servers of this cluster have port %d, and all must have the same one: "+
 		"give --apiserver-port %d; or, to change it, stop all of them first (those at %s run)", c.o.APIServerPort, port,
 		port, strings.Join(others, ", "))
+}
+
+// movedFrom returns the URL at which other machines reached kube-apiserver before this start; empty: it is the same, or
+// they could not reach it.
+func (l layout) movedFrom() string {
+	kept, err := Load(l.o)
+	if err != nil || !kept.shared() || !l.o.shared() || kept.publicURL() == l.o.publicURL() {
+		return ""
+	}
+	return kept.publicURL()
+}
+
+// noteMoved says what is to be done on machines that joined when kube-apiserver was at another URL: they do not find
+// this one by themselves.
+func (c *cluster) noteMoved(ctx context.Context, from string) {
+	if from == "" {
+		return
+	}
+	all := &corev1.NodeList{}
+	local, err := c.knownNodes()
+	var client *kube.Client
+	if err == nil {
+		client, err = c.client(whoLauncher)
+	}
+	if err == nil {
+		err = client.List(ctx, kube.Nodes, "", metav1.ListOptions{}, all)
+	}
+	if err != nil {
+		c.logger.Warn("which nodes have joined is not known", "err", err)
+		return
+	}
+	if names := c.joinedNodes(all.Items, local); len(names) > 0 {
+		c.sink.Show(progress.Event{Step: "server", Phase: progress.Note, Detail: fmt.Sprintf(
+			"kube-apiserver was at %s, and is at %s now; machines that joined need to be told: on those of the nodes %s that "+
+				"are no servers run `plimsoll down`, then `plimsoll join %s`, which needs no token", from, c.o.publicURL(),
+			strings.Join(names, ", "), c.o.publicURL())})
+	}
+}
+
+// joinedNodes returns the names of nodes that are on other machines than this one.
+func (l layout) joinedNodes(all []corev1.Node, local []localNode) (names []string) {
+	for i := range all {
+		name := all[i].Name
+		here := name == l.o.NodeName || strings.HasPrefix(name, hollowPrefix) ||
+			slices.ContainsFunc(local, func(n localNode) bool { return n.name == name })
+		if !here {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // otherServers returns the addresses of the servers that run, without this one. keys are those that begin with

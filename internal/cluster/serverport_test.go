@@ -5,7 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/plimsoll-dev/plimsoll/test/cost"
@@ -38,6 +40,38 @@ func TestTakePort(t *testing.T) {
 	}
 	if _, shared := firstServer(t); shared.APIServerPort != 7443 {
 		t.Errorf("the first server shares port %d, want 7443", shared.APIServerPort)
+	}
+}
+
+// TestMovedFrom: machines that joined are told of another URL, and only those.
+func TestMovedFrom(t *testing.T) {
+	o := testOptions(t)
+	o.BindAddress, o.NodeIP, o.NodeName = "192.0.2.10", "192.0.2.10", "one"
+	testBuilder(t, o)
+	if got := (layout{o}).movedFrom(); got != "" {
+		t.Errorf("at the first start: %q", got)
+	}
+	if err := o.save(); err != nil {
+		t.Fatal(err)
+	}
+	if got := (layout{o}).movedFrom(); got != "" {
+		t.Errorf("without a change: %q", got)
+	}
+	before := o.publicURL()
+	o.APIServerPort++
+	if got := (layout{o}).movedFrom(); got != before {
+		t.Errorf("with another port: %q, want %q", got, before)
+	}
+	o.BindAddress = "127.0.0.1"
+	if got := (layout{o}).movedFrom(); got != "" {
+		t.Errorf("where no machine can join any more: %q", got)
+	}
+	nodes := []corev1.Node{}
+	for _, name := range []string{"one", "one-2", "hollow-7", "two", "one-3"} {
+		nodes = append(nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	if got := (layout{o}).joinedNodes(nodes, []localNode{{name: "one-2"}}); !slices.Equal(got, []string{"two", "one-3"}) {
+		t.Errorf("joined: %q", got)
 	}
 }
 

@@ -202,12 +202,14 @@ func (c *cluster) bringUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	from := "" // where kube-apiserver was before
 	err = progress.Step(c.sink, "keys and certificates", func() (string, error) {
 		changed, err := c.ensureIdentities(time.Now())
 		if err == nil {
 			err = c.saveVersion()
 		}
 		if err == nil {
+			from = c.movedFrom()
 			err = c.o.save()
 		}
 		if err == nil && c.o.Agent {
@@ -234,6 +236,7 @@ func (c *cluster) bringUp(ctx context.Context) error {
 	if err := parallel(ctx, c.startControlPlane, c.startRuntime); err != nil {
 		return err
 	}
+	c.noteMoved(ctx, from)
 	return c.startComponents(ctx)
 }
 
