@@ -140,7 +140,9 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 	}
 	beside := *r
 	beside.Title = "`plimsoll up` with our programs and with upstream's"
-	beside.Ours, beside.Theirs, beside.Heads, beside.Lines = one, theirs, [2]string{"upstream", "ours"}, upstreamLines()
+	beside.Ours, beside.Theirs = one, theirs
+	beside.Heads = [2]string{"upstream", "ours"}
+	beside.Lines = upstreamLines()
 	okNodes, err := r.Finish(c.out)
 	if err != nil {
 		return false, err

@@ -104,7 +104,9 @@ func use(roles map[string][]int) (map[string]usage, error) {
 			if err != nil {
 				return nil, err
 			}
-			u.cpu, u.resident, u.private = u.cpu+cpu, u.resident+rss/1024, u.private+pss/1024
+			u.cpu += cpu
+			u.resident += rss / 1024
+			u.private += pss / 1024
 		}
 		all[role] = u
 	}
