@@ -198,8 +198,8 @@ func takenAway(verb core.Verb, target string, err error, remove func(target stri
 	if err != nil {
 		return ended(verb, err), err
 	}
-	points, err := mount.Below(target)
-	if err == nil && slices.Contains(points, target) {
+	mounted, err := mount.At(target)
+	if mounted {
 		err = fmt.Errorf("the driver says that it succeeded, and %s is still mounted", target)
 	}
 	if err == nil {
@@ -247,11 +247,11 @@ type afterwards struct{ error }
 
 // removeUnmounted removes a volume's directory and record, unless something is mounted there.
 func removeUnmounted(target string) error {
-	points, err := mount.Below(target)
+	mounted, err := mount.At(target)
 	if err != nil {
 		return err
 	}
-	if slices.Contains(points, target) {
+	if mounted {
 		return fmt.Errorf("the driver says that it failed, and %s is mounted", target)
 	}
 	return removeEmpty(target)

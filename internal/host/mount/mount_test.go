@@ -23,6 +23,57 @@ short line
 	}
 }
 
+// TestAt: mounted are a directory and a file on which something is mounted, not what is below, links to them, what is
+// not there, or what was unmounted.
+func TestAt(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: mounts")
+	}
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := UnmountBelow(root); err != nil {
+			t.Error(err)
+		}
+	})
+	path := func(name string) string { return filepath.Join(root, name) }
+	for _, err := range []error{
+		os.MkdirAll(path("dir/plain"), 0o700),
+		os.Mkdir(path("same"), 0o700),
+		os.WriteFile(path("file"), nil, 0o600),
+		os.WriteFile(path("on"), nil, 0o600),
+		os.Symlink(path("dir"), path("link")),
+		unix.Mount("tmpfs", path("dir"), "tmpfs", 0, "size=4k"),
+		unix.Mount(path("same"), path("same"), "", unix.MS_BIND, ""),
+		unix.Mount(path("file"), path("on"), "", unix.MS_BIND, ""),
+		os.Mkdir(path("dir/inside"), 0o700),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := map[string]bool{
+		"dir": true, "same": true, "on": true, "file": false, "link": false, "dir/inside": false, "none": false,
+		"file/none": false, ".": false,
+	}
+	check := func() {
+		t.Helper()
+		for name, mounted := range want {
+			if got, err := At(path(name)); got != mounted || err != nil {
+				t.Errorf("%s is mounted: %v, %v; want %v", name, got, err, mounted)
+			}
+		}
+	}
+	check()
+	if err := unix.Unmount(path("dir"), 0); err != nil {
+		t.Fatal(err)
+	}
+	want["dir"] = false
+	check()
+}
+
 func FuzzParse(f *testing.F) {
 	cost.Attack(f, "36 35 98:0 / /mnt\\0402 rw - ext3 /dev/root rw x\n")
 	f.Fuzz(func(t *testing.T, table string) {
