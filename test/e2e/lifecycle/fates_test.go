@@ -87,6 +87,12 @@ func (c *cluster) death(t *testing.T, doomed, left, right *rig.Program) {
 		}
 	}
 	c.checkFates(t, before)
+	c.Explains(t, "node doomed-1", nil, `Ready +Unknown`, `node\.kubernetes\.io/unreachable:NoExecute`)
+	c.Explains(t, "pod "+c.ns+"/"+c.statefulOn(t, "doomed-1").Name, c.journals,
+		`node doomed-1: Ready becomes Unknown, .*taint node\.kubernetes\.io/unreachable:NoSchedule is added.*: `+
+			`no sign of life for ([6-9]|[1-9][0-9]|[1-9]m)`, // the grace period is 6 s
+		`evicted on doomed-1: its node has had the taint node\.kubernetes\.io/unreachable:NoExecute for [1-9][0-9.]*s, `+
+			`which it tolerates for 2s`)
 }
 
 func unknownAndClosed(n *corev1.Node) error {

@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -44,8 +45,9 @@ const (
 // cluster is an instance without lifecycle controller and nodes of its own; the test runs them.
 type cluster struct {
 	*rig.Cluster
-	ns    string
-	ports []string // of the controllers
+	ns       string
+	ports    []string // of the controllers
+	journals []string // theirs, as flags of explain
 }
 
 // TestFates breaks the nodes of one cluster in several ways. Each part needs the state that the part before it left.
@@ -117,9 +119,12 @@ func (c *cluster) fleet(t *testing.T, group string, nodes int) *rig.Program {
 func (c *cluster) controller(t *testing.T, name string, more ...string) *rig.Program {
 	port := fmt.Sprint(freeport.ForTest(t))
 	c.ports = append(c.ports, port)
+	journal := filepath.Join(c.StateDir, "journal", name)
+	c.journals = append(c.journals, "--journal", journal)
 	return c.Keep(t, "lifecycle-"+name, append([]string{"lifecycle", "--secure-port", port, "--bind-address", "127.0.0.1",
-		"--node-monitor-grace-period", grace.String(), "--node-eviction-rate", "0.25", "--orphan-quarantine", "2s",
-		"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s", "--leader-elect-retry-period", "500ms"},
+		"--journal-dir", journal, "--node-monitor-grace-period", grace.String(), "--node-eviction-rate", "0.25",
+		"--orphan-quarantine", "2s", "--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s",
+		"--leader-elect-retry-period", "500ms"},
 		more...)...)
 }
 

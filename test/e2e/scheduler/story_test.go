@@ -5,6 +5,7 @@ package scheduler
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -64,7 +66,7 @@ func TestStory(t *testing.T) {
 	s.tells(t, "web", "API: created: requests cpu "+half.String()+"; priority 100", waits, placed,
 		`agent on node-story: admitted: cpu: .* requested, .* free of .*; [0-9]+ pods of 110 were here`,
 		`agent on node-story: container c starts \(run 1\)`,
-		`agent on node-story: container c ends \(run 1\) after 2.*: exit code 3, Error`,
+		`agent on node-story: container c ends \(run 1\) after (1\.9|2).*: exit code 3, Error`,
 		`agent on node-story: container c starts \(run 2\)`)
 	if text, err := s.Plimsoll("explain", "pod", s.ns+"/web", "--kubeconfig", s.Kubeconfig); err == nil {
 		t.Log(text)
@@ -82,7 +84,53 @@ func TestStory(t *testing.T) {
 		"scheduler: placed on node-story", `agent on node-story: container c starts \(run 1\)`)
 	s.alone(t, waits, placed, preempted)
 	s.troubles(t)
+	s.quota(t)
 	s.repeats(t)
+}
+
+// quota lets a Deployment ask for more than a quota allows: its pods do not exist, and the answers say why.
+func (s *told) quota(t *testing.T) {
+	t.Helper()
+	ns := s.Namespace(t)
+	quotas := s.API.CoreV1().ResourceQuotas(ns)
+	_, err := quotas.Create(t.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "small"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests.cpu": resource.MustParse("100m")}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rig.Eventually(t, lifeTimeout, "the quota counts", func(ctx context.Context) error {
+		q, err := quotas.Get(ctx, "small", metav1.GetOptions{})
+		if err == nil && len(q.Status.Used) == 0 {
+			err = errors.New("it does not")
+		}
+		return err
+	})
+	one, labels := int32(1), map[string]string{"app": "greedy"}
+	_, err = s.API.AppsV1().Deployments(ns).Create(t.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "greedy"},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &one,
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{
+					Name:  "c",
+					Image: image.Demo,
+					Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+						corev1.ResourceCPU: resource.MustParse("200m"),
+					}},
+				}}},
+			},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	says := `ReplicaSet ` + ns + `/greedy-\S+ cannot create pods .*exceeded quota: small, ` +
+		`requested: requests\.cpu=200m, used: requests\.cpu=0, limited: requests\.cpu=100m`
+	s.Explains(t, "pending", nil, says)
+	s.Explains(t, "pod "+ns+"/greedy", nil, says)
 }
 
 // run creates a pod with one container.

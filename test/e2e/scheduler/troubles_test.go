@@ -37,8 +37,11 @@ var elsewhere = map[string]string{
 	"no room now":         "TestStory",
 	"exit with an error":  "TestStory",
 	"preemption":          "TestStory",
+	"quota":               "TestStory",
 	"eviction for memory": "TestEviction of test/e2e/enforce",
+	"eviction for disk":   "TestShort of test/e2e/disk",
 	"OOM of a child":      "TestOOMOfChild of test/e2e/pods",
+	"node silent":         "TestFates of test/e2e/lifecycle",
 	"API away":            "TestAwayAPI of test/e2e/crash",
 }
 
