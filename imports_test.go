@@ -315,7 +315,9 @@ test/csidriver/driver: test/csidriver
 test/deviceplugin:
 test/deviceplugin/plugin: test/deviceplugin
 test/e2e/charts:
+test/e2e/disk:
 test/e2e/lab:
+test/e2e/lifecycle:
 test/e2e/nodes:
 test/e2e/pods:
 test/e2e/rig: internal/cluster/pki internal/host/loop internal/host/mount internal/image internal/scheduler lab lab/wire
