@@ -374,7 +374,12 @@ func gaps(from string, a journal.Answer, since time.Time) (out []string) {
 			from, timeText(a.Since)))
 	}
 	if a.Missing > 0 {
-		out = append(out, fmt.Sprintf("the journal of %s lacks %d decisions: its disk was too slow", from, a.Missing))
+		out = append(out, fmt.Sprintf("the journal of %s lacks %s: its disk was full, too slow or failed", from,
+			countOf(int(a.Missing), "decision", "decisions")))
+	}
+	if a.Waiting > 0 {
+		out = append(out, fmt.Sprintf("the journal of %s has %s in memory only: its disk cannot be written now", from,
+			countOf(int(a.Waiting), "decision", "decisions")))
 	}
 	if a.Damaged > 0 {
 		out = append(out, fmt.Sprintf("the journal of %s has %s", from,

@@ -299,7 +299,10 @@ func TestGaps(t *testing.T) {
 			By: "scheduler", Since: at(9000), First: 9, Last: 20}),
 		"the journal of scheduler (s) begins at 2026-11-25T12:00:09Z, when it started": answer(journal.Answer{
 			By: "scheduler", Since: at(9000)}),
-		"the journal of scheduler (s) lacks 3 decisions":  answer(journal.Answer{By: "scheduler", Missing: 3}),
+		"the journal of scheduler (s) lacks 3 decisions: its disk was full": answer(journal.Answer{
+			By: "scheduler", Missing: 3}),
+		"the journal of scheduler (s) has 1 decision in memory only: its disk": answer(journal.Answer{
+			By: "scheduler", Waiting: 1}),
 		"the journal of scheduler (s) has 1 damaged line": answer(journal.Answer{By: "scheduler", Damaged: 1}),
 		"Not seen: the journal /none":                     FileSource("/none"),
 	} {

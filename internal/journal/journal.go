@@ -23,14 +23,18 @@
 //
 // # Invariants
 //
-//   - When Append has returned, the record survives any end of this process: the kernel has it. It is written to the
-//     disk within moments, in the background.
+//   - When Append has returned without an error, the record survives any end of this process: the kernel has it. It is
+//     written to the disk within moments, in the background.
 //   - AppendWithin waits for a bounded time only; the record is written when that is possible.
+//   - What cannot be written, because the disk is full for example, waits in memory, is part of every Answer, and is
+//     written in its order when that is possible. Only the newest 2 MiB wait: what is older is lost, and an Answer
+//     counts it. What waits when the process ends is lost, too.
 //   - Log.Note waits for nothing but a lock that is never held during I/O or encoding. A Log's records on disk are
 //     complete up to a tenth of a second before a crash, or the Answer says how many are missing.
 //   - Neither files nor a Log exceed their bound, whatever is recorded.
 //   - A record that was cut off by a full disk is removed, or a newline ends it before the next record, so that it
-//     never damages another one. If a file cannot be opened or written, each record tries it again.
+//     never damages another one. If a file cannot be opened or written, that is tried again with each record, and each
+//     second.
 //   - No decision depends on the journal: if it cannot be written, that is logged, and the work continues.
 //
 // The package decides nothing and interprets nothing. It declares the format of each kind's Detail for its writers and
@@ -64,7 +68,8 @@ const (
 	lineMax = 1 << 20
 )
 
-// ErrLater is returned by AppendWithin if the record was not written in time; it is written when that is possible.
+// ErrLater is returned by Append and AppendWithin if the record was not written, or not in time. It is written when
+// that is possible.
 var ErrLater = errors.New("not written yet")
 
 // Journal is a journal on disk. It is safe for concurrent use. A directory must have only one Journal at a time.
@@ -72,39 +77,45 @@ type Journal struct {
 	dir      string
 	bytesMax int64          // bound of both files together
 	pause    time.Duration  // between two syncs to the disk; zero: none
-	lines    chan line      // the queue of write
-	synced   chan struct{}  // has a value when there is something to sync to the disk; closed by write
+	wake     chan struct{}  // has a value when there is something to write
+	synced   chan struct{}  // has a value when there is something to sync to the disk; closed by Close
 	closing  chan struct{}  // closed by Close
-	ended    sync.WaitGroup // the goroutines of write and flush
+	ended    sync.WaitGroup // the goroutine of write; the Journal of a Log has none: the Log's own writes
+	flushed  sync.WaitGroup // the goroutine of flush
 	began    uint64         // the number of the last record of earlier Journals
-	lost     atomic.Uint64  // records that are not in the files
+	lost     atomic.Uint64  // records that are not in the files, and do not wait
 
-	mu     sync.Mutex // guards number; locked while a record gets its number and its place in the queue
+	mu     sync.Mutex // guards what follows; locked while a record gets its number and its place
 	number uint64     // of the last record
+	queue  queue
 
-	// Only the goroutine of write uses these. file is nil while it cannot be opened; size is its length; torn means
-	// that its last line is incomplete.
+	// Only the goroutine that writes uses these, and then Close. file is nil while it cannot be opened; size is its
+	// length; torn means that its last line is incomplete.
 	file *os.File
 	size int64
 	torn bool
 }
 
-type line struct {
-	text []byte
-	done chan error // gets the result of the write
+// Open opens the journal in dir, which is created if necessary. A full or read-only disk is no error, since the agent
+// that may free the disk must start. Until the disk can be written, the records wait in memory.
+func Open(dir string, bytesMax int64) (*Journal, error) {
+	j, err := openDir(dir, bytesMax)
+	if err == nil {
+		j.ended.Go(j.write)
+	}
+	return j, err
 }
 
-// Open opens the journal in dir, which is created if necessary. A full or read-only disk is no error, since the agent
-// that may free the disk must start. Until the disk can be written, every record is lost with an error.
-func Open(dir string, bytesMax int64) (*Journal, error) {
+// openDir is Open without a goroutine that writes.
+func openDir(dir string, bytesMax int64) (*Journal, error) {
 	j := &Journal{
 		dir:      dir,
 		bytesMax: max(bytesMax, 2*lineMax),
-		lines:    make(chan line, 64),
+		wake:     make(chan struct{}, 1),
 		synced:   make(chan struct{}, 1),
 		closing:  make(chan struct{}),
 	}
-	damaged, err := j.each(func(r Record) { j.number = max(j.number, r.Number) })
+	damaged, err := eachIn(dir, func(r Record) { j.number = max(j.number, r.Number) })
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
@@ -117,8 +128,7 @@ func Open(dir string, bytesMax int64) (*Journal, error) {
 	} else if err != nil {
 		slog.Warn("journal cannot be written; trying again with each record", "dir", dir, "err", err)
 	}
-	j.ended.Go(j.write)
-	j.ended.Go(j.flush)
+	j.flushed.Go(j.flush)
 	return j, nil
 }
 
@@ -166,18 +176,10 @@ func (j *Journal) append(r Record, late <-chan time.Time) (uint64, error) {
 		j.lost.Add(1)
 		return r.Number, fmt.Errorf("write journal: record %d: %w", r.Number, err)
 	}
-	l := line{text, make(chan error, 1)}
+	done := j.add(text, r.Number)
+	j.mu.Unlock()
 	select {
-	case j.lines <- l:
-		j.mu.Unlock()
-	default: // 64 records already wait for the disk
-		j.mu.Unlock()
-		j.lost.Add(1)
-		return r.Number, fmt.Errorf("write journal: record %d: %w: the disk is too slow; the record is lost", r.Number,
-			ErrLater)
-	}
-	select {
-	case err = <-l.done:
+	case err = <-done:
 	case <-late:
 		err = ErrLater
 	}
@@ -187,26 +189,27 @@ func (j *Journal) append(r Record, late <-chan time.Time) (uint64, error) {
 	return r.Number, nil
 }
 
-// appendLines writes lines that have their numbers, the last of them being number. It waits until they are written.
-func (j *Journal) appendLines(text []byte, number uint64) error {
+// appendLines writes lines of a Log that have their numbers, first to last, from the Log's own goroutine.
+func (j *Journal) appendLines(text []byte, first, last uint64) error {
 	j.mu.Lock()
-	j.number = max(j.number, number)
-	l := line{text, make(chan error, 1)}
-	j.lines <- l // nobody else appends to the Journal of a Log
+	j.number = max(j.number, last)
+	done := j.add(text, first)
 	j.mu.Unlock()
-	return <-l.done
+	j.writeQueue()
+	return <-done
 }
 
-// write writes the queued lines.
+// write writes what is queued, until Close.
 func (j *Journal) write() {
-	defer close(j.synced)
-	for l := range j.lines {
-		err := j.writeLine(l.text)
-		if err != nil {
-			j.lost.Add(uint64(bytes.Count(l.text, []byte{'\n'})))
+	var again <-chan time.Time
+	for {
+		select {
+		case <-j.wake:
+		case <-again:
+		case <-j.closing:
+			return
 		}
-		l.done <- err
-		signal(j.synced)
+		again = j.retry()
 	}
 }
 
@@ -263,24 +266,49 @@ func (j *Journal) flush() {
 // Find answers a question.
 func (j *Journal) Find(q Query) (Answer, error) {
 	a := Answer{Records: []Record{}}
-	damaged, err := j.each(a.collector(q))
+	last, err := j.collect(&a, a.collector(q))
 	if err != nil {
-		return Answer{}, fmt.Errorf("read journal: %w", err)
+		return Answer{}, err
 	}
-	a.Damaged = damaged
+	a.fromFirst(j.dir)
+	if a.Last < last { // what is neither in the files nor waits is lost
+		a.Missing += last - a.Last
+		a.Last = last
+	}
 	return a, nil
 }
 
-// each reads every record, oldest first, and counts damaged lines.
-func (j *Journal) each(visit func(Record)) (damaged int, err error) { return eachIn(j.dir, visit) }
+// collect visits every record, oldest first, says in a how many lines are damaged and how many records wait, and
+// returns the number of the last record.
+func (j *Journal) collect(a *Answer, visit func(Record)) (last uint64, err error) {
+	waiting, last := j.waiting(a)
+	a.Damaged, err = eachIn(j.dir, func(r Record) {
+		if len(waiting) == 0 || r.Number < waiting[0].first { // what waited may have been written meanwhile
+			visit(r)
+		}
+	})
+	if err != nil {
+		return 0, fmt.Errorf("read journal: %w", err)
+	}
+	for _, b := range waiting {
+		if _, err := eachOf(bytes.NewReader(b.text), visit); err != nil {
+			return 0, fmt.Errorf("read journal: what waits for the disk: %w", err)
+		}
+	}
+	return last, nil
+}
 
-// Close ends the journal when everything appended is on the disk. Nothing may be appended afterwards.
+// Close ends the journal when everything appended is on the disk, or cannot be written. Nothing may be appended
+// afterwards.
 func (j *Journal) Close() error {
 	close(j.closing)
-	close(j.lines)
 	j.ended.Wait()
-	if j.file == nil {
-		return nil
+	j.writeQueue()
+	close(j.synced)
+	j.flushed.Wait()
+	err := j.drop()
+	if j.file != nil {
+		err = errors.Join(err, j.file.Close())
 	}
-	return j.file.Close()
+	return err
 }

@@ -3,7 +3,6 @@ package journal
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -92,7 +91,7 @@ func NewLog(by string, bytesMax int, disk string) (*Log, error) {
 	}
 	if disk != "" {
 		var err error
-		if l.disk, err = Open(disk, BytesMax); err != nil {
+		if l.disk, err = openDir(disk, BytesMax); err != nil {
 			return nil, err
 		}
 		l.disk.pause = syncPause
@@ -139,10 +138,10 @@ func (l *Log) Note(n Note) {
 		l.chunks[0] = nil
 		l.chunks = l.chunks[1:]
 	}
-	if l.disk != nil { // under the lock, because Close closes wake
+	l.mu.Unlock()
+	if l.disk != nil {
 		signal(l.wake)
 	}
-	l.mu.Unlock()
 }
 
 func signal(to chan struct{}) {
@@ -200,15 +199,14 @@ func (l *Log) Find(q Query) (Answer, error) {
 	}
 	collect := a.collector(q)
 	if l.disk != nil {
-		damaged, err := l.disk.each(func(r Record) {
+		_, err := l.disk.collect(&a, func(r Record) {
 			if r.Number < first {
 				collect(r)
 			}
 		})
 		if err != nil {
-			return Answer{}, fmt.Errorf("read journal: %w", err)
+			return Answer{}, err
 		}
-		a.Damaged = damaged
 	}
 	for _, k := range memory {
 		for i := range k.notes {
@@ -220,17 +218,29 @@ func (l *Log) Find(q Query) (Answer, error) {
 			}
 		}
 	}
-	if a.By = l.by; l.disk == nil && a.First <= 1 {
+	switch a.By = l.by; {
+	case l.disk != nil:
+		a.fromFirst(l.disk.dir)
+	case a.First <= 1:
 		a.Since = l.beganAt
 	}
 	return a, nil
 }
 
-// write copies Notes to the disk until the Log is closed and all are written.
+// write copies Notes to the disk until the Log is closed. It is the only goroutine that does: handing over to another
+// one costs more than the write.
 func (l *Log) write() {
-	for range l.wake {
+	var again <-chan time.Time
+	for {
+		select {
+		case <-l.wake:
+		case <-again:
+		case <-l.closing:
+			return // Close writes the rest
+		}
 		for l.writeSome() {
 		}
+		again = l.disk.retry()
 		select {
 		case <-time.After(writePause):
 		case <-l.hurry:
@@ -252,7 +262,7 @@ func (l *Log) writeSome() bool {
 		slog.Warn("journal: the disk is too slow; decisions are not on it", "decisions", l.missed)
 		l.missed, l.saidSo = 0, time.Now()
 	}
-	text := l.text[:0]
+	text, first := l.text[:0], k.first
 	for i := range k.notes {
 		number := k.first + uint64(i)
 		longer, err := l.encode(text, number, &k.notes[i])
@@ -262,11 +272,11 @@ func (l *Log) writeSome() bool {
 			continue
 		}
 		if text = longer; len(text) > blockMax || i == len(k.notes)-1 {
-			l.writeBlock(text, number)
-			text = text[:0]
+			l.writeBlock(text, first, number)
+			text, first = text[:0], number+1
 		}
 	}
-	l.writeBlock(text, k.first+uint64(len(k.notes))-1)
+	l.writeBlock(text, first, k.first+uint64(len(k.notes))-1)
 	l.text = text
 	l.written = k.first + uint64(len(k.notes)) - 1
 	return true
@@ -289,12 +299,13 @@ func (l *Log) encode(text []byte, number uint64, n *Note) ([]byte, error) {
 	return longer, err
 }
 
-func (l *Log) writeBlock(text []byte, last uint64) {
+func (l *Log) writeBlock(text []byte, first, last uint64) {
 	if len(text) == 0 {
 		return
 	}
-	if err := l.disk.appendLines(text, last); err != nil {
-		slog.Warn("journal: decisions are not on the disk", "until", last, "err", err)
+	err := l.disk.appendLines(text, first, last)
+	if err != nil && !errors.Is(err, ErrLater) { // the Journal says that it waits
+		slog.Warn("journal: decisions are lost", "first", first, "last", last, "err", err)
 	}
 }
 
@@ -314,7 +325,6 @@ func (l *Log) Close() error {
 		return nil
 	}
 	close(l.closing)
-	close(l.wake)
 	l.ended.Wait()
 	for l.writeSome() {
 	}

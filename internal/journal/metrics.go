@@ -12,7 +12,7 @@ type collector struct {
 	log  *Log     // nil: nothing is kept in memory
 	disk *Journal // nil: nothing is on disk
 
-	records, memory, onDisk, lost *prometheus.Desc
+	records, memory, onDisk, lost, waiting *prometheus.Desc
 }
 
 // Measurements returns what l has recorded, keeps and has lost. name tells it from other journals of the process.
@@ -38,7 +38,8 @@ func newCollector(name string) *collector {
 		memory:  desc("memory_bytes", "About what the journal keeps in memory"),
 		onDisk:  desc("disk_bytes", "Size of the journal's files"),
 		lost: desc("lost_total",
-			"Decisions that did not reach the disk since the process began: it was full, too slow, or failed"),
+			"Decisions lost since the process began: the disk was full, too slow, or failed, and too many waited for it"),
+		waiting: desc("waiting", "Decisions that are in memory only, because the disk cannot be written"),
 	}
 }
 
@@ -51,6 +52,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	if c.disk != nil {
 		out <- c.onDisk
 		out <- c.lost
+		out <- c.waiting
 	}
 }
 
@@ -87,4 +89,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(c.onDisk, size)
 	counter(c.lost, lost+c.disk.lost.Load())
+	var a Answer
+	c.disk.waiting(&a)
+	gauge(c.waiting, int64(a.Waiting))
 }

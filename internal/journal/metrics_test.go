@@ -43,7 +43,7 @@ func TestMeasurements(t *testing.T) {
 		}
 	}
 	got = measured(t, both.Measurements("b"))
-	if len(got) != 4 || got["records_total"] != 2 || got["memory_bytes"] < 1 || got["lost_total"] != 0 {
+	if len(got) != 5 || got["records_total"] != 2 || got["memory_bytes"] < 1 || got["lost_total"] != 0 {
 		t.Errorf("in memory and on disk: %v", got)
 	}
 	if err := both.Close(); err != nil {
@@ -58,7 +58,7 @@ func TestMeasurements(t *testing.T) {
 		t.Error("a record of 2 MiB was written")
 	}
 	got = measured(t, disk.Measurements("d"))
-	if len(got) != 3 || got["records_total"] != 2 || got["lost_total"] != 1 || got["disk_bytes"] < 10 {
+	if len(got) != 4 || got["records_total"] != 2 || got["lost_total"] != 1 || got["disk_bytes"] < 10 {
 		t.Errorf("on disk: %v", got)
 	}
 }

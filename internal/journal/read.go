@@ -109,6 +109,7 @@ func readDir(path string, q Query) (Answer, error) {
 		if a.Damaged, err = eachIn(dir, a.collector(q)); err != nil {
 			return Answer{}, err
 		}
+		a.fromFirst(dir)
 		all.By = cmp.Or(all.By, a.By)
 		all.Add(a)
 	}

@@ -6,8 +6,11 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
@@ -98,12 +101,15 @@ type Answer struct {
 	By string `json:"by,omitempty"`
 	// Since is from when on the journal has all records: the time of its oldest record, wanted or not, if older ones were
 	// dropped, or when its writer began, if it keeps records in memory only. Zero: nothing from before is missing.
-	Since   time.Time `json:"since,omitzero"`
-	First   uint64    `json:"first,omitempty"` // the number of the oldest record; above 1: older ones were dropped
-	Last    uint64    `json:"last,omitempty"`  // the number of the newest record
-	Damaged int       `json:"damaged,omitempty"`
-	Missing uint64    `json:"missing,omitempty"` // how many numbers between First and Last have no record
-	Records []Record  `json:"records"`
+	Since time.Time `json:"since,omitzero"`
+	// First is the number of the oldest record that was not dropped. Above 1: older ones were dropped.
+	First   uint64 `json:"first,omitempty"`
+	Last    uint64 `json:"last,omitempty"` // the number of the newest record
+	Damaged int    `json:"damaged,omitempty"`
+	Missing uint64 `json:"missing,omitempty"` // how many numbers from First to Last have no record: they are lost
+	// Waiting is how many of the records are in memory only, because the disk cannot be written.
+	Waiting uint64   `json:"waiting,omitempty"`
+	Records []Record `json:"records"`
 }
 
 // Add adds the records of another journal of the same agent, which has two. Afterwards Since and First are those of the
@@ -116,8 +122,18 @@ func (a *Answer) Add(other Answer) {
 	a.Last = max(a.Last, other.Last)
 	a.Damaged += other.Damaged
 	a.Missing += other.Missing
+	a.Waiting += other.Waiting
 	a.Records = append(a.Records, other.Records...)
 	slices.SortStableFunc(a.Records, func(x, y Record) int { return x.Time.Compare(y.Time) })
+}
+
+// fromFirst corrects an Answer from the files of dir: if none of them was ever replaced, nothing was dropped, and what
+// is not there from the first number on was lost.
+func (a *Answer) fromFirst(dir string) {
+	if _, err := os.Lstat(filepath.Join(dir, older)); a.First > 1 && errors.Is(err, os.ErrNotExist) {
+		a.Missing += a.First - 1
+		a.First, a.Since = 1, time.Time{}
+	}
 }
 
 // collector returns a function that adds the records of a journal in order.

@@ -125,6 +125,9 @@ func (n node) blocks() {
 	pid := n.pid(agent)
 	full := n.fillBy(n.run("data"))
 	n.until("data", "is evicted", evicted)
+	// There was no block for the journal either: its decision waits in memory.
+	n.Explains(n.t, "pod "+n.ns+"/data", nil, `Failed, Evicted.*The node was low on resource: ephemeral-storage\. `+
+		`Threshold quantity: 60Mi, available: [0-9]`, `nodefs\.available +[0-9].* evicted for nodefs\.available`)
 	n.takesPods("after-blocks")
 	full.Free()
 	n.remove("data")
