@@ -36,6 +36,8 @@ const (
 	// mountTimeout bounds one attempt to set up a pod's volumes. Chosen: with the kubelet's default of kubeAPIQPS, 1,500
 	// pods with ten claims each read them in it, of which this pod may be the last.
 	mountTimeout = 10 * time.Minute
+	// adoptTimeout is mountTimeout for a pod that runs already: its containers are not looked after meanwhile (chosen).
+	adoptTimeout = 2 * time.Minute
 )
 
 // act carries out one action.
@@ -215,6 +217,8 @@ func (w *worker) completeVolumes(ctx context.Context, pod *corev1.Pod, slot *tur
 		return nil
 	}
 	slot.Release()
+	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
+	defer cancel()
 	return w.setUp(ctx, pod)
 }
 

@@ -114,7 +114,7 @@ func (w *worker) adopt(ctx context.Context, pod *corev1.Pod, o podlife.Observati
 	if w.volumes != volumesUntouched || pod == nil || o.Stop != nil || o.Terminal != "" || len(o.Containers) == 0 {
 		return
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
 	defer cancel()
 	if !w.e.Arm(o.Stop, cancel) {
 		return
