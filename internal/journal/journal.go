@@ -30,7 +30,7 @@
 //     written in its order when that is possible. Only the newest 2 MiB wait: what is older is lost, and an Answer
 //     counts it. What waits when the process ends is lost, too.
 //   - Log.Note waits for nothing but a lock that is never held during I/O or encoding. A Log's records on disk are
-//     complete up to a tenth of a second before a crash, or the Answer says how many are missing.
+//     complete up to a quarter of a second before a crash, or the Answer says how many are missing.
 //   - Neither files nor a Log exceed their bound, whatever is recorded.
 //   - A record that was cut off by a full disk is removed, or a newline ends it before the next record, so that it
 //     never damages another one. If a file cannot be opened or written, that is tried again with each record, and each

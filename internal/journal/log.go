@@ -36,9 +36,9 @@ const (
 	// second of decisions; each sync delays others on the same disk, such as those of etcd.
 	syncPause = time.Second
 	// writePause is the pause after a write to the disk. Chosen: at 800 decisions a second, each would need a write and
-	// wake three goroutines, which costs 20 us of CPU (BenchmarkPace); 80 share that. A process that is killed loses as
-	// much. After a pause without decisions, the next one is written at once; when a chunk is full, there is no pause.
-	writePause = 100 * time.Millisecond
+	// wake several threads, which costs 20 us of CPU (measured 2026-11-26); 200 share that. A process that is killed loses
+	// as much. After a pause without decisions, the next one is written at once; when a chunk is full, there is no pause.
+	writePause = 250 * time.Millisecond
 )
 
 // A Log keeps the newest decisions of one component in memory, and on disk too if it has a Journal. It is safe for
