@@ -22,6 +22,7 @@ needs=(
 if [[ ${1-} == test ]]; then
 	needs+=(
 		"crun:crun"                             # the runtime's tests run on both
+		"iptables:iptables"                     # the agent makes chains with it
 		"qemu-system-x86_64:qemu-system-x86"    # the lab's guests
 		"/usr/include/seccomp.h:libseccomp-dev" # runc is built with it, to run with containerd 2
 	)

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,10 +51,17 @@ type cluster struct {
 
 // TestInPods goes the ways of docs/in-pods.md: in the place of upstream's, then beside kube-scheduler.
 func TestInPods(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "agent.yaml")
+	if err := os.WriteFile(config, []byte(withChains), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	c := &cluster{Cluster: rig.New(t, "inpods", rig.Options{
 		Services: true,
-		UpFlags:  []string{"--no-scheduler", "--no-lifecycle", "--without", "coredns,metrics-server"},
+		UpFlags: []string{
+			"--no-scheduler", "--no-lifecycle", "--without", "coredns,metrics-server", "--agent-config", config,
+		},
 	})}
+	wantChains(t)
 	c.ns = c.Namespace(t)
 	if out, err := c.Plimsoll("image", "load", archive(t)); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -78,6 +86,41 @@ func TestInPods(t *testing.T) {
 		t.Errorf("a pod of the default scheduler is on %s, and that scheduler does not run", by.Spec.NodeName)
 	}
 	c.mayDoWhatTheyAsk(t)
+}
+
+// withChains has the agent make the kubelet's chains. `up` switches them off otherwise. This package is the place to
+// look for them, since its network namespace has no chains but those of this instance.
+const withChains = `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+makeIPTablesUtilChains: true
+`
+
+// wantChains waits until the machine's programs list the chains that a kubelet makes, and the rule in them.
+func wantChains(t *testing.T) {
+	t.Helper()
+	const drop = "-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 " +
+		`-m comment --comment "block incoming localnet connections" ` +
+		"-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP"
+	for command, want := range map[string][]string{
+		"iptables -t mangle -S":  {"-N KUBE-IPTABLES-HINT"},
+		"iptables -t filter -S":  {"-N KUBE-FIREWALL", "-A INPUT -j KUBE-FIREWALL", "-A OUTPUT -j KUBE-FIREWALL", drop},
+		"ip6tables -t mangle -S": {"-N KUBE-IPTABLES-HINT"},
+	} {
+		words := strings.Fields(command)
+		rig.Eventually(t, soon, "the chains of makeIPTablesUtilChains: "+command, func(ctx context.Context) error {
+			out, err := exec.CommandContext(ctx, words[0], words[1:]...).CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			lines := strings.Split(string(out), "\n")
+			for _, line := range want {
+				if !slices.Contains(lines, line) {
+					return fmt.Errorf("%s is not among:\n%s", line, out)
+				}
+			}
+			return nil
+		})
+	}
 }
 
 // archive returns the image for the manifests, of the program that is tested.
