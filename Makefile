@@ -195,6 +195,21 @@ swap: deps-test build bench-build bin/containerd2 ## have upstream's kubelet and
 shadow: build bin/upstream-scheduler ## watch upstream's kube-scheduler and node-lifecycle controller with plimsoll shadow, 12 hollow nodes, 200 pods, a node that is lost (minutes)
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 20m -v -run TestShadowUpstream ./test/e2e/scheduler
 
+# The program of controlplane/ with the modules of another release of Kubernetes, which test/skew has. The version that
+# it reports is that of k8s.io/kubernetes there.
+SKEW := v1.34 v1.35 v1.37
+
+.PHONY: skew
+skew: build $(SKEW:%=bin/skew/%/plimsoll-controlplane) ## run our agent, scheduler and lifecycle controller with the control planes of Kubernetes 1.34, 1.35 and 1.37 (root; half an hour the first time)
+	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 40m -v -run TestSkew ./test/e2e/skew
+
+skew_release = $(shell sed -n 's|^[[:space:]]*k8s.io/kubernetes ||p' test/skew/$(1).mod)
+
+.PHONY: $(SKEW:%=bin/skew/%/plimsoll-controlplane)
+$(SKEW:%=bin/skew/%/plimsoll-controlplane): bin/skew/%/plimsoll-controlplane:
+	cd controlplane && CGO_ENABLED=0 $(GO) build -modfile=../test/skew/$*.mod -trimpath \
+	  -ldflags '$(subst gitMinor=36,gitMinor=$(*:v1.%=%),$(subst $(KUBERNETES),$(call skew_release,$*),$(CONTROLPLANE_LDFLAGS)))' -o ../$@ .
+
 .PHONY: database
 database: build bin/images/postgresql.tar ## run PostgreSQL on a volume while the agent is killed twenty times, the driver too, and the node is drained (root; minutes)
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 30m -v ./test/e2e/database
