@@ -3,7 +3,8 @@
 // # Model
 //
 // A Cache begins to watch all ClusterTrustBundles of the cluster when the first pod needs anchors: few nodes have such
-// pods, and few clusters serve the API (feature gate ClusterTrustBundle). Anchors collects the certificates that a
+// pods, and few clusters serve the API (feature gate ClusterTrustBundle). It asks for one bundle first, and does not
+// watch what the API server does not serve: a watch would be tried again and again, and log each error. Anchors collects the certificates that a
 // source of a projected volume selects, by the bundle's name, or by signer and labels. When a bundle changes, every pod
 // that uses anchors is reported as changed; its volume is written only if the content differs.
 //
@@ -34,14 +35,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
-// API watches objects; *kube.Client implements it.
+// API reads and watches objects; *kube.Client implements it.
 type API interface {
+	List(ctx context.Context, k kube.Kind, namespace string, o metav1.ListOptions, out runtime.Object) error
 	Informer(k kube.Kind, sel kube.Selection, handler cache.ResourceEventHandler) (cache.Store, cache.Controller)
 }
 
@@ -57,7 +60,7 @@ type Cache struct {
 
 	mu      sync.Mutex
 	users   map[types.UID]bool // pods that called Anchors; guarded by mu
-	store   cache.Store        // guarded by mu; nil: no pod has called Anchors yet
+	store   cache.Store        // guarded by mu; nil: no watch has begun
 	watches cache.Controller   // guarded by mu; nil if store is nil
 }
 
@@ -72,9 +75,12 @@ func New(ctx context.Context, api API, changed func(types.UID)) *Cache {
 // otherwise.
 func (c *Cache) Anchors(ctx context.Context, uid types.UID,
 	source *corev1.ClusterTrustBundleProjection) ([]byte, error) {
-	store, watches := c.watch(uid)
 	ctx, cancel := context.WithTimeout(ctx, firstWait)
 	defer cancel()
+	store, watches, err := c.watch(ctx, uid)
+	if err != nil {
+		return nil, err
+	}
 	if !cache.WaitForCacheSync(ctx.Done(), watches.HasSynced) {
 		return nil, errors.New("ClusterTrustBundles of the cluster are not known yet: " +
 			"the API server must serve certificates.k8s.io/v1beta1 and let nodes read clustertrustbundles")
@@ -95,11 +101,22 @@ func (c *Cache) Untrack(uid types.UID) {
 	delete(c.users, uid)
 }
 
-// watch adds a user, and begins the watch if it is the first.
-func (c *Cache) watch(uid types.UID) (cache.Store, cache.Controller) {
+// watch adds a user, and begins the watch if it is the first and the API server has an answer.
+func (c *Cache) watch(ctx context.Context, uid types.UID) (cache.Store, cache.Controller, error) {
+	if store, watches := c.join(uid); store != nil {
+		return store, watches, nil
+	}
+	one := metav1.ListOptions{Limit: 1}
+	err := c.api.List(ctx, kube.ClusterTrustBundles, "", one, &certificatesv1beta1.ClusterTrustBundleList{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil, errors.New("the API server does not serve ClusterTrustBundles of certificates.k8s.io/v1beta1, " +
+			"the version that this agent reads: switch it on there, or remove the source from the pod")
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("list ClusterTrustBundles: %w", err)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.users[uid] = true
 	if c.store == nil {
 		notify := func(any) { c.notify() }
 		c.store, c.watches = c.api.Informer(kube.ClusterTrustBundles, kube.Selection{}, cache.ResourceEventHandlerFuncs{
@@ -107,6 +124,14 @@ func (c *Cache) watch(uid types.UID) (cache.Store, cache.Controller) {
 		})
 		go c.watches.RunWithContext(c.ctx)
 	}
+	return c.store, c.watches, nil
+}
+
+// join adds a user. The results are nil before the watch has begun.
+func (c *Cache) join(uid types.UID) (cache.Store, cache.Controller) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.users[uid] = true
 	return c.store, c.watches
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/pem"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
@@ -86,10 +89,15 @@ func TestAnchors(t *testing.T) {
 // api is an API server whose list the test gives.
 type api struct {
 	mu      sync.Mutex
-	begun   int // watches; guarded by mu
+	begun   int   // watches; guarded by mu
+	lists   error // what a list answers; changes while nothing runs
 	store   cache.Store
 	handler cache.ResourceEventHandler
 	synced  bool // guarded by mu
+}
+
+func (a *api) List(context.Context, kube.Kind, string, metav1.ListOptions, runtime.Object) error {
+	return a.lists
 }
 
 func (a *api) Informer(_ kube.Kind, _ kube.Selection, h cache.ResourceEventHandler) (cache.Store, cache.Controller) {
@@ -121,7 +129,8 @@ func (a *api) set(t *testing.T, b *certificatesv1beta1.ClusterTrustBundle) {
 }
 
 // TestWatch: nothing is watched before a pod asks, and one watch is enough for all; pods that asked are told of changes
-// until they are gone; a server that does not answer is an error after a while.
+// until they are gone. A server that does not answer is an error after a while. What a server does not serve is not
+// watched, and is found when the server serves it.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -134,8 +143,14 @@ func TestWatch(t *testing.T) {
 		}
 		name := "b"
 		source := &corev1.ClusterTrustBundleProjection{Name: &name}
+		a.lists = apierrors.NewGenericServerResponse(http.StatusNotFound, "list", schema.GroupResource{}, "", "", 0, true)
+		if _, err := c.Anchors(ctx, "u1", source); err == nil || a.begun != 0 ||
+			!strings.Contains(err.Error(), "does not serve") {
+			t.Errorf("not served: %v, %d watches", err, a.begun)
+		}
+		a.lists = nil
 		if _, err := c.Anchors(ctx, "u1", source); err == nil ||
-			!strings.Contains(err.Error(), "certificates.k8s.io/v1beta1") {
+			!strings.Contains(err.Error(), "not known yet") {
 			t.Errorf("no answer: %v", err)
 		}
 		a.mu.Lock()

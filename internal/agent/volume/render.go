@@ -89,7 +89,12 @@ func (k *Manager) addSource(ctx context.Context, out *rendering, s *podState, v 
 	case source.PodCertificate != nil:
 		return k.addCertificate(ctx, out, s, v, index)
 	}
-	return &UnsupportedError{"projected", "source " + kindOfSource(*source) + " is not known"}
+	if kind := kindOfSource(*source); kind != "" {
+		return &UnsupportedError{"projected", "source " + kind + " is not known"}
+	}
+	return &UnsupportedError{"projected", fmt.Sprintf("sources[%d] is empty: the API server has dropped its kind, which "+
+		"is newer or behind a feature gate there, or this agent is older than the kind; remove the source from the pod, or "+
+		"switch it on", index)}
 }
 
 // privateFile is a file for the one user of a pod's containers, if there is one; an fsGroup adds its own access.

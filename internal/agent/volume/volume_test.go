@@ -278,16 +278,19 @@ func TestUnsupported(t *testing.T) {
 		volumeOf("ok", corev1.VolumeSource{}),
 		volumeOf("fc", corev1.VolumeSource{FC: &corev1.FCVolumeSource{}}),
 		volumeOf("csi", corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "d"}}),
-		volumeOf("huge", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Tape"}}))
+		volumeOf("huge", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Tape"}}),
+		volumeOf("dropped", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			Sources: []corev1.VolumeProjection{{}}}}))
 	err := r.SetUp(context.Background(), pod)
 	var failures Failures
-	if !errors.As(err, &failures) || len(failures) != 3 {
+	if !errors.As(err, &failures) || len(failures) != 4 {
 		t.Fatalf("error %v", err)
 	}
 	for i, want := range []string{
 		`MountVolume.SetUp failed for volume "fc" : volume type fc is not supported by this agent: use a volume of the CSI driver`,
 		`MountVolume.SetUp failed for volume "csi" : volume type csi is not supported`,
 		`MountVolume.SetUp failed for volume "huge" : volume type emptyDir is not supported by this agent: unknown storage medium "Tape"`,
+		`MountVolume.SetUp failed for volume "dropped" : volume type projected is not supported by this agent: sources[0] is empty`,
 	} {
 		var unsupported *UnsupportedError
 		if !strings.HasPrefix(failures[i].Error(), want) || !errors.As(failures[i], &unsupported) {
