@@ -5,6 +5,7 @@ package lab
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -65,6 +66,7 @@ func TestGracefulShutdown(t *testing.T) {
 		}
 		return fmt.Errorf("%+v", node.Status.Conditions)
 	})
+	c.Explains(t, "node "+n.Name, nil, `Ready +False .*KubeletNotReady +.*node is shutting down`)
 	late, err := c.API.CoreV1().Pods(ns).Create(t.Context(), pod("late", 1, "sleep", "infinity"), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -89,6 +91,8 @@ func TestGracefulShutdown(t *testing.T) {
 			return fmt.Errorf("no DisruptionTarget: %+v", now.Status.Conditions)
 		})
 	}
+	c.Explains(t, "pod "+ns+"/late", nil, `NodeShutdown.*Pod was rejected as the node is shutting down`)
+	c.Explains(t, "pod "+ns+"/web", nil, `Terminated.*`+regexp.QuoteMeta(ended))
 	if len(ends) == 2 && ends[1].Before(ends[0]) {
 		t.Errorf("the critical pod ended at %v, the other at %v", ends[1], ends[0])
 	}
