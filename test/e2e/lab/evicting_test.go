@@ -156,6 +156,18 @@ func (n evictingNode) evicted(name, resource string) {
 			n.t.Log(strings.TrimSpace(line))
 		}
 	}
+	if signal := signals[resource]; signal != "" {
+		n.c.Explains(n.t, "pod "+n.ns+"/"+name, nil, `Threshold quantity: [0-9]+[A-Z]?i?, available: [0-9]+`,
+			signal+` +[0-9]+.* evicted for `+signal)
+	}
+}
+
+// signals are, by the resource in the message, the signals that explain must name. Memory is not among them: an
+// eviction that another agent ended has no decision.
+var signals = map[string]string{
+	"inodes":            `nodefs\.inodesFree`,
+	"ephemeral-storage": `(nodefs|imagefs)\.available`,
+	"pids":              `pid\.available`,
 }
 
 func isEvicted(p *corev1.Pod) error {

@@ -44,6 +44,7 @@ func reservedMemory(node machine.NUMAID, amount string) map[string]any {
 // memory is, and kills the agent at random while other pods come and go.
 func TestPinnedTwoSocket(t *testing.T) {
 	n := pin(t, "two-socket", "single-numa-node")
+	n.tooWide()
 	pinned := n.homes(2)
 	n.killed(pinned, 3)
 	n.apart()
@@ -63,6 +64,26 @@ func TestPinnedFourNUMA(t *testing.T) {
 	pinned := n.homes(2)
 	n.broken(pinned, "restricted")
 	n.apart()
+}
+
+// tooWide creates a pod for which no NUMA node has enough CPUs, though the machine has. It is rejected, and the answer
+// says what each NUMA node has free.
+func (n *pinnedNode) tooWide() {
+	n.t.Helper()
+	pod, err := n.c.API.CoreV1().Pods(n.ns).Create(n.t.Context(), n.pod("wide", 5, "sleep", "infinity"),
+		metav1.CreateOptions{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	wantPod(n.t, n.c, n.ns, "wide is rejected", pod, func(p *corev1.Pod) error {
+		if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "TopologyAffinityError" {
+			return fmt.Errorf("%s: %s: %s", p.Status.Phase, p.Status.Reason, p.Status.Message)
+		}
+		return nil
+	})
+	n.c.Explains(n.t, "pod "+n.ns+"/wide", nil, `rejected: TopologyAffinityError: .*container c asks for cpu 5, .*`+
+		`free are on node 0 cpu 3 of .* on node 1 cpu 4 of 4, `)
+	n.step("a pod that is too wide is rejected")
 }
 
 // pinnedNode is a node with pods that have assigned CPUs and memory.
