@@ -4,9 +4,10 @@
 //
 // A Cache begins to watch all ClusterTrustBundles of the cluster when the first pod needs anchors: few nodes have such
 // pods, and few clusters serve the API (feature gate ClusterTrustBundle). It asks for one bundle first, and does not
-// watch what the API server does not serve: a watch would be tried again and again, and log each error. Anchors collects the certificates that a
-// source of a projected volume selects, by the bundle's name, or by signer and labels. When a bundle changes, every pod
-// that uses anchors is reported as changed; its volume is written only if the content differs.
+// watch what the API server does not serve: a watch would be tried again and again, and log each error. Anchors
+// collects the certificates that a source of a projected volume selects, by the bundle's name, or by signer and labels.
+// When a bundle changes, every pod that uses anchors is reported as changed; its volume is written only if the content
+// differs.
 //
 // # Invariants
 //
