@@ -162,9 +162,10 @@ E2E_ALONE := ./test/e2e/hostile
 GOTESTSUM := gotest.tools/gotestsum@v1.13.0
 TWICE := bin/e2e-twice.txt
 define e2e
+@rm -f $(TWICE)
 $(GO) run $(GOTESTSUM) --format standard-quiet --rerun-fails=1 --rerun-fails-max-failures=2 \
 	  --rerun-fails-report=$(TWICE) --packages="$(1)" -- -tags e2e -count=1 -timeout 30m $(2)
-@if grep '\.: ' $(TWICE); then echo 'failed outside a test: see above'; exit 1; fi
+@if grep -s '\.: ' $(TWICE); then echo 'failed outside a test: see above'; exit 1; fi
 endef
 
 .PHONY: test-e2e
