@@ -20,15 +20,7 @@ func TestServerMoves(t *testing.T) {
 		t.Skip("a node needs root")
 	}
 	rig.Binary(t)
-	dir, err := os.MkdirTemp("", "pl-") // a short name, for sockets
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := shortDir(t)
 	c := &rig.Cluster{Name: fmt.Sprintf("m%d-", os.Getpid()%100000), Dir: dir}
 	one, other, node := newMachine(t, c, "one", 21), newMachine(t, c, "other", 22), newMachine(t, c, "node", 23)
 	for _, m := range []*machine{one, other} {

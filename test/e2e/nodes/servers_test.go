@@ -195,15 +195,10 @@ const (
 	available = `jsonpath={.status.availableReplicas}`
 )
 
-// TestServers makes two machines servers of one cluster on an etcd outside, and a third one a node. One server is
-// killed: the pods stay, the node goes to the other server, and what is new is scheduled there. The killed server comes
-// back, and the other one is killed.
-func TestServers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("a node needs root")
-	}
-	rig.Binary(t)
-	dir, err := os.MkdirTemp("", "pl-") // a short name, for sockets
+// shortDir makes a temporary directory whose name is short enough for the sockets below it, and removes it at the end.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "pl-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,6 +207,18 @@ func TestServers(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	return dir
+}
+
+// TestServers makes two machines servers of one cluster on an etcd outside, and a third one a node. One server is
+// killed: the pods stay, the node goes to the other server, and what is new is scheduled there. The killed server comes
+// back, and the other one is killed.
+func TestServers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a node needs root")
+	}
+	rig.Binary(t)
+	dir := shortDir(t)
 	store := startEtcd(t, dir)
 	c := &rig.Cluster{Name: fmt.Sprintf("s%d-", os.Getpid()%100000), Dir: dir}
 	one, two, node := newMachine(t, c, "one", 11), newMachine(t, c, "two", 12), newMachine(t, c, "node", 13)
