@@ -8,16 +8,17 @@ import (
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
-// TestLooks: however many volumes there are, at most four are looked at in a second; few are looked at once a minute.
-// Those that are gone count no more.
+// TestLooks: however many volumes there are, four are looked at in a second on average; few are looked at once a
+// minute. They are looked at in groups, at most one in five seconds. Those that are gone count no more.
 func TestLooks(t *testing.T) {
 	const pod Pod = "p"
 	spec := Spec{Driver: "d", Grows: true}
 	now := unit.Instant(time.Second)
 	r := New()
 	r.Driver("d", true)
-	// run lets an hour pass, and returns how often a volume was looked at on average, and the least.
-	run := func(volumes int) (mean, least int) {
+	// run lets an hour pass, and returns how often a volume was looked at on average, how often the one that was least,
+	// and in how many groups.
+	run := func(volumes int) (mean, least, groups int) {
 		for i := range volumes {
 			r.Want(now, pod, Name(fmt.Sprint("v", i)), spec)
 		}
@@ -30,6 +31,9 @@ func TestLooks(t *testing.T) {
 			}
 			for _, name := range d.Looks {
 				looks[name]++
+			}
+			if len(d.Looks) > 0 {
+				groups++
 			}
 			if len(d.Calls) > 0 {
 				continue
@@ -47,14 +51,18 @@ func TestLooks(t *testing.T) {
 			total += n
 			least = min(least, n)
 		}
-		return total / volumes, least
+		return total / volumes, least, groups
 	}
 	for _, c := range []struct{ volumes, mean int }{
 		{1, 60}, {100, 60}, {1000, 14}, // 3,600 s / (1,000 * 250 ms)
 		{100, 60},
 	} {
-		if mean, least := run(c.volumes); mean < c.mean-2 || mean > c.mean+1 || least < c.mean-2 {
+		mean, least, groups := run(c.volumes)
+		if mean < c.mean-2 || mean > c.mean+1 || least < c.mean-2 {
 			t.Errorf("%d volumes: looked at %d times in an hour, one %d times; want %d", c.volumes, mean, least, c.mean)
+		}
+		if groups > 720 { // 3,600 s / 5 s
+			t.Errorf("%d volumes: looked at in %d groups in an hour", c.volumes, groups)
 		}
 		r.Release(pod)
 		for calls := true; calls; {

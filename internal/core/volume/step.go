@@ -265,11 +265,14 @@ func (s *step) look() {
 	if v.lookAt.IsZero() {
 		r.looking++
 		after := r.lookAfter()
-		v.lookAt = s.now.Add(after/2 + spread(v.name, after/2))
+		v.lookAt = together(s.now.Add(after/2 + spread(v.name, after/2)))
 	}
 	if s.now >= v.lookAt {
 		s.into.Looks = append(s.into.Looks, v.name)
-		v.lookAt = s.now.Add(r.lookAfter())
+		v.lookAt = together(v.lookAt.Add(r.lookAfter()))
+		if v.lookAt <= s.now { // this look came late
+			v.lookAt = together(s.now.Add(r.lookAfter()))
+		}
 	}
 	s.wake = s.wake.Earlier(v.lookAt)
 }
@@ -277,6 +280,14 @@ func (s *step) look() {
 // lookAfter returns the time between two looks at a volume.
 func (r *Reconciler) lookAfter() time.Duration {
 	return max(lookAfter, time.Duration(r.looking)*lookApart)
+}
+
+// together returns the first time of a group of looks that is not before at.
+func together(at unit.Instant) unit.Instant {
+	if past := at % unit.Instant(lookTogether); past != 0 {
+		return at.Add(lookTogether - time.Duration(past))
+	}
+	return at
 }
 
 // spread returns a part of a time, which is always the same for a name: by its hash (FNV-1a, 32 bits).
