@@ -84,6 +84,7 @@ type Journal struct {
 	flushed  sync.WaitGroup // the goroutine of flush
 	began    uint64         // the number of the last record of earlier Journals
 	lost     atomic.Uint64  // records that are not in the files, and do not wait
+	replaced atomic.Bool    // the older file may have what was not synced
 
 	mu     sync.Mutex // guards what follows; locked while a record gets its number and its place
 	number uint64     // of the last record
@@ -123,6 +124,7 @@ func openDir(dir string, bytesMax int64) (*Journal, error) {
 		slog.Warn("journal has damaged lines, which are skipped", "dir", dir, "lines", damaged)
 	}
 	j.began = j.number
+	j.replaced.Store(true) // an earlier process may not have synced it
 	if err := j.openNewer(); err != nil && !shortage.Is(err) {
 		return nil, fmt.Errorf("open journal: %w", err)
 	} else if err != nil {
@@ -219,6 +221,7 @@ func (j *Journal) writeLine(text []byte) error {
 			!errors.Is(err, os.ErrNotExist) {
 			return err
 		}
+		j.replaced.Store(true)
 		j.file.Close()
 		j.file, j.size = nil, 0
 	}
@@ -246,7 +249,11 @@ func (j *Journal) writeLine(text []byte) error {
 // flush syncs what was written to the disk, in parallel with the writing.
 func (j *Journal) flush() {
 	for range j.synced {
-		for _, name := range []string{older, newer} {
+		names := []string{older, newer}
+		if !j.replaced.Swap(false) {
+			names = names[1:]
+		}
+		for _, name := range names {
 			f, err := os.Open(filepath.Join(j.dir, name))
 			if err != nil {
 				continue

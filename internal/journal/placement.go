@@ -67,8 +67,8 @@ func (p *Placement) Text() string { return string(p.appendText(make([]byte, 0, 2
 // appendText appends the text. Every pod has one, and fmt takes twice as long.
 func (p *Placement) appendText(b []byte) []byte {
 	b = append(append(append(b, "placed on "...), p.Node...), ": "...)
-	b = append(strconv.AppendInt(b, int64(p.Feasible), 10), " of "...)
-	b = append(strconv.AppendInt(b, int64(p.Nodes), 10), " nodes fit"...)
+	b = append(appendInt(b, int64(p.Feasible)), " of "...)
+	b = append(appendInt(b, int64(p.Nodes)), " nodes fit"...)
 	if p.Score != 0 {
 		b = strconv.AppendInt(append(b, ", score "...), p.Score, 10)
 	}
@@ -128,21 +128,26 @@ type Victim struct {
 }
 
 // Text implements Detail.
-func (u *Refusal) Text() string {
-	text := u.Why
+func (u *Refusal) Text() string { return string(u.appendText(make([]byte, 0, 256))) }
+
+func (u *Refusal) appendText(b []byte) []byte {
+	b = append(b, u.Why...)
 	if len(u.Victims) > 0 {
-		var names []string
-		for _, v := range u.Victims {
-			names = append(names, v.Namespace+"/"+v.Name)
+		b = append(append(append(b, " Preempts on "...), u.Node...), ": "...)
+		for i := range u.Victims {
+			if i > 0 {
+				b = append(b, ", "...)
+			}
+			b = append(append(append(b, u.Victims[i].Namespace...), '/'), u.Victims[i].Name...)
 		}
-		text += fmt.Sprintf(" Preempts on %s: %s", u.Node, strings.Join(names, ", "))
 		if u.Violations > 0 {
-			text += fmt.Sprintf("; %d of them against their disruption budget", u.Violations)
+			b = strconv.AppendInt(append(b, "; "...), int64(u.Violations), 10)
+			b = append(b, " of them against their disruption budget"...)
 		}
 	} else if u.Node != "" {
-		text += fmt.Sprintf(" Nominated on %s", u.Node)
+		b = append(append(b, " Nominated on "...), u.Node...)
 	}
-	return string(u.appendTried([]byte(text)))
+	return u.appendTried(b)
 }
 
 // Size implements Detail.
@@ -185,7 +190,7 @@ func appendAmount(b []byte, resource string, value int64) []byte {
 		strings.HasPrefix(resource, "hugepages-"):
 		return unit.Bytes(value).Append(b)
 	}
-	return strconv.AppendInt(b, value, 10)
+	return appendInt(b, value)
 }
 
 func amount(resource string, value int64) string { return string(appendAmount(nil, resource, value)) }

@@ -173,7 +173,12 @@ func encodeNote(text []byte, r *Record, d appender) ([]byte, error) {
 	}
 	line = append(line, `,"text":`...)
 	at := len(line)
-	line = quote(d.appendText(append(line, '"')), at)
+	line = d.appendText(append(line, '"'))
+	if d.plain() {
+		line = append(line, '"')
+	} else {
+		line = quote(line, at)
+	}
 	if line, err = d.appendJSON(append(line, `,"detail":`...)); err != nil {
 		return text, err
 	}
