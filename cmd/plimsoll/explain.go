@@ -143,7 +143,7 @@ func (f *explainFlags) asker(c *cobra.Command) (*explain.Asker, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
-	return &explain.Asker{Client: client, Config: config, Newest: f.newest, Sources: sources}, nil
+	return &explain.Asker{Client: client, Config: config, Newest: f.newest, Sources: sources, Judges: f.config != ""}, nil
 }
 
 // readerClient returns a client of the cluster that a verb reads: by the kubeconfig file, else that in $KUBECONFIG,
@@ -174,11 +174,13 @@ func newExplainPendingCommand() *cobra.Command {
 		Long: `Say what the pods that wait for a node lack. Pods with the same answer are one group, the largest first: how
 many nodes give each reason, which node is the nearest miss, and the smallest change of the pod, of a node, or of a
 disruption budget that lets the pod in. Each change was tried on the scheduler's rules before it is proposed. Pods are
-judged one by one: what lets one of a group in need not have room for all of it.`,
+judged one by one: what lets one of a group in need not have room for all of it. A plimsoll scheduler --explain that
+--journal names is asked; otherwise the cluster is read.`,
 		Example: `  plimsoll explain pending --kubeconfig cluster.conf
   plimsoll explain pending -o json`,
 		Args: cobra.NoArgs,
 	}
+	f.addJournals(c)
 	f.add(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		asker, err := f.asker(c)

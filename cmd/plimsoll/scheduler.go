@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/plimsoll-dev/plimsoll/internal/explain"
+	"github.com/plimsoll-dev/plimsoll/internal/journal"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/schedulerconfig"
 	"github.com/plimsoll-dev/plimsoll/internal/kube/serving"
@@ -53,6 +55,9 @@ where the agent can assign them; in the file that rule is called NodeResourceTop
 	f.Uint64Var(&s.o.Seed, "seed", 0,
 		"seed of the choice among nodes with equal scores; the same seed and history give the same placements")
 	journalFlag(f, &s.journalDir)
+	f.BoolVar(&s.explains, "explain", false,
+		"watch the cluster for plimsoll explain too, and answer it at /explain: to clients that may get the journal; takes "+
+			"memory for a second view of all pods")
 	f.StringVar(&s.o.FactsFile, "facts-file", "",
 		"write everything that decisions depend on to this new `file`, from the beginning, at most 48 MiB, so that "+
 			"plimsoll explain --replay can repeat each decision; for reports of bugs")
@@ -68,6 +73,7 @@ where the agent can assign them; in the file that rule is called NodeResourceTop
 // schedulerCommand is the parsed command line of the verb.
 type schedulerCommand struct {
 	config, writeTo, sampling, journalDir string
+	explains                              bool
 
 	o        scheduler.Options
 	flags    *pflag.FlagSet
@@ -115,14 +121,41 @@ func (s *schedulerCommand) run(ctx context.Context) error {
 		return usageError{fmt.Errorf("--journal-dir: %w", err)}
 	}
 	defer func() { logFailure("close the journal", s.o.Journal.Close()) }()
+	live, err := s.answer(kubeconfig, file)
+	if err != nil {
+		return usageError{err}
+	}
 	s.leader.Client = func(agent string) (*kube.Client, error) { return u.client(agent, kubeconfig) }
 	return u.port.serveWhile(ctx, func(ctx context.Context) error {
 		go s.o.Events.NoteSkew(ctx, version.Kubernetes, controlOlderMax)
+		if live != nil {
+			go func() { logFailure("watch the cluster for explain", live.Run(ctx)) }()
+		}
 		return s.leader.run(ctx, kubeconfig, "plimsoll-scheduler", func(ctx context.Context, leads func() bool) error {
 			s.o.Leads = leads
 			return scheduler.Run(ctx, s.o)
 		})
 	})
+}
+
+// answer serves what plimsoll explain asks, if that is wanted, to those who may read the journal. It watches with its
+// own client, also while another process leads; nothing that decides waits for it.
+func (s *schedulerCommand) answer(kubeconfig string, file *schedulerconfig.Config) (*explain.Live, error) {
+	if !s.explains {
+		return nil, nil
+	}
+	client, err := s.upstream.client("plimsoll-scheduler-explain", kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	if client, err = client.ReadOnly(); err != nil {
+		return nil, err
+	}
+	live := explain.NewLive(&explain.Asker{Client: client, Config: file})
+	port := &s.upstream.port.Options
+	port.Handlers["GET "+explain.Path] = live.Handler()
+	port.Resources[explain.Path] = port.Resources[journal.Path]
+	return live, nil
 }
 
 // compile reads the configuration file; flags override it.

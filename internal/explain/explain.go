@@ -4,12 +4,14 @@
 // # Model
 //
 // A question reads the cluster's objects once, and asks the core: core/scheduler judges, core/scheduler/remedy finds
-// the smallest changes. Nothing has to be installed in the cluster, and it may have any scheduler: the core decides as
-// kube-scheduler does with its defaults, or with the configuration that is given. What a scheduler, a kubelet or a
-// controller said itself is in the objects' status and in Events, and is printed next to it. Plimsoll's own parts keep
-// journals. That of a node's agent is read through the API server (nodes/proxy), those of the scheduler and the
-// lifecycle controller from their ports or files (Sources). Status, Events and journals of a pod become one story: they
-// are joined by UID, and ordered by time. Each part is told without the others, and the answer says which is missing.
+// the smallest changes. If one of the Sources is a component that watches the cluster (Live.Handler), that is asked
+// what the core says, and the objects are not read. Nothing has to be installed in the cluster, and it may have any
+// scheduler: the core decides as kube-scheduler does with its defaults, or with the configuration that is given. What a
+// scheduler, a kubelet or a controller said itself is in the objects' status and in Events, and is printed next to it.
+// Plimsoll's own parts keep journals. That of a node's agent is read through the API server (nodes/proxy), those of the
+// scheduler and the lifecycle controller from their ports or files (Sources). Status, Events and journals of a pod
+// become one story: they are joined by UID, and ordered by time. Each part is told without the others, and the answer
+// says which is missing.
 //
 // A question works with what the caller may read. Nodes and pods are necessary to judge. Of everything else that could
 // not be read, the answer says what it is and what that means (Unseen).
@@ -48,6 +50,8 @@ type Asker struct {
 	Newest int                     // how many of the newest journal records are wanted at most; 0: all
 	// Sources are the journals of components other than the nodes' agents, which are found by their nodes.
 	Sources []Source
+	// Judges says that Config is the caller's own: no component that may have another one is asked what the core says.
+	Judges bool
 
 	live *Live // what is asked instead of reading the cluster; nil: nothing
 }
@@ -61,6 +65,7 @@ type Unseen struct {
 
 // Waiting is the answer about all waiting pods.
 type Waiting struct {
+	From   string  `json:"from,omitempty"` // which component said so; empty: the cluster was read
 	Nodes  int     `json:"nodes"`
 	Pods   int     `json:"pods"` // how many wait
 	Groups []Group `json:"groups"`
@@ -145,13 +150,11 @@ const examplesMax = 5
 
 // Waiting asks why pods wait.
 func (a *Asker) Waiting(ctx context.Context) (*Waiting, error) {
-	s, release, err := a.look(ctx)
+	told, err := a.askWatcher(ctx, askedQuestion{})
 	if err != nil {
 		return nil, fmt.Errorf("explain pending: %w", err)
 	}
-	defer release()
-	out := &Waiting{Nodes: s.world.Nodes(), Pods: len(s.waiting), Groups: s.groups()}
-	out.Notes, out.Unseen = s.notes(s.waiting), s.unseen
+	out := told.Waiting
 	if a.live != nil {
 		return out, nil
 	}
@@ -160,6 +163,17 @@ func (a *Asker) Waiting(ctx context.Context) (*Waiting, error) {
 			Effect: "owners whose pods are refused, by a quota for example, are not known"})
 	}
 	return out, nil
+}
+
+// all says what the core says about all waiting pods.
+func (s *snapshot) all() *Waiting {
+	return &Waiting{
+		Nodes:  s.nodes + s.world.Nodes(),
+		Pods:   len(s.waiting),
+		Groups: s.groups(),
+		Notes:  s.notes(s.waiting),
+		Unseen: s.unseen,
+	}
 }
 
 // groups judges the waiting pods.

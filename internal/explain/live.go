@@ -109,8 +109,8 @@ func (l *Live) Behind() []string {
 	return slices.Sorted(maps.Keys(l.behind))
 }
 
-// look returns the cluster as it is now, with the pods on the nodes in keep. It must be released.
-func (l *Live) look(keep []string) (s *snapshot, release func()) {
+// look returns the cluster as it is now, with the pods on a node; empty: on none. It must be released.
+func (l *Live) look(node string) (s *snapshot, release func()) {
 	l.mu.Lock()
 	s = l.s
 	s.unseen, s.noClaims = nil, ""
@@ -123,16 +123,14 @@ func (l *Live) look(keep []string) (s *snapshot, release func()) {
 		}
 	}
 	clear(s.placedOn)
-	for _, node := range keep {
-		for id, p := range l.on[node] {
-			s.placedOn[node] = append(s.placedOn[node], scheduler.Pod{
-				ID:        id,
-				Namespace: p.Namespace,
-				Name:      p.Name,
-				Priority:  p.Priority,
-				Requests:  p.Requests,
-			})
-		}
+	for id, p := range l.on[node] {
+		s.placedOn[node] = append(s.placedOn[node], scheduler.Pod{
+			ID:        id,
+			Namespace: p.Namespace,
+			Name:      p.Name,
+			Priority:  p.Priority,
+			Requests:  p.Requests,
+		})
 	}
 	return s, l.mu.Unlock
 }

@@ -24,9 +24,19 @@ type Node struct {
 
 	Kubelet       string      `json:"kubelet"` // the version that its agent reports
 	Unschedulable bool        `json:"unschedulable,omitempty"`
-	Load          []Load      `json:"load,omitempty"` // by resource; empty: the pods were not seen
 	Conditions    []Condition `json:"conditions"`
 	Taints        []Taint     `json:"taints,omitempty"`
+	Judged
+	// Story is what the lifecycle controller decided about it, the newest last.
+	Story  []Moment `json:"story,omitempty"`
+	Notes  []string `json:"notes,omitempty"`
+	Unseen []Unseen `json:"unseen,omitempty"`
+}
+
+// Judged is what follows from the cluster for a node.
+type Judged struct {
+	From string `json:"from,omitempty"` // as in Waiting
+	Load []Load `json:"load,omitempty"` // by resource; empty: the pods were not seen
 	// Pods are those that request most of the resource that is shortest, the largest first; PodCount is how many there
 	// are.
 	Pods     []Holder `json:"pods,omitempty"`
@@ -35,10 +45,6 @@ type Node struct {
 	Takes    int      `json:"takes,omitempty"` // how many of them would fit here, each alone
 	KeptOff  []Miss   `json:"keptOff,omitempty"`
 	Unjudged int      `json:"unjudged,omitempty"` // how many of them the core cannot judge
-	// Story is what the lifecycle controller decided about it, the newest last.
-	Story  []Moment `json:"story,omitempty"`
-	Notes  []string `json:"notes,omitempty"`
-	Unseen []Unseen `json:"unseen,omitempty"`
 }
 
 // Load is what a node has of a resource, and what its pods request. Amounts are quantities.
@@ -103,12 +109,12 @@ func (a *Asker) Node(ctx context.Context, name string) (*Node, error) {
 		taint.From = conditionOfTaint[t.Key]
 		out.Taints = append(out.Taints, taint)
 	}
-	if s, release, err := a.look(ctx, name); err != nil {
+	if told, err := a.askWatcher(ctx, askedQuestion{node: node}); err != nil {
 		out.Unseen = append(out.Unseen, Unseen{What: "the cluster", Error: err.Error(),
 			Effect: "what its pods request and what keeps pods off it is not known"})
 	} else {
-		out.judge(s, node)
-		release()
+		out.Judged = told.Node.Judged
+		out.Notes, out.Unseen = told.Node.Notes, told.Node.Unseen
 	}
 	a.addNodeStory(ctx, out)
 	if !translate.OurAgent(node) {
@@ -155,13 +161,21 @@ var conditionOfTaint = map[string]string{
 	corev1.TaintNodeUnschedulable:      "the node is cordoned",
 }
 
-// judge adds what follows from the cluster.
-func (n *Node) judge(s *snapshot, node *corev1.Node) {
+// node says what follows from the cluster for a node.
+func (s *snapshot) node(node *corev1.Node) *nodeJudged {
+	out := &nodeJudged{}
 	room, known := s.world.Placer().RoomOn(node.Name)
 	if !known {
-		n.Notes = append(n.Notes, "the node was deleted while the cluster was read")
-		return
+		out.Notes = []string{"the node was deleted while the cluster was read"}
+		return out
 	}
+	out.judge(s, node, room)
+	out.Notes, out.Unseen = s.notes(s.waiting), s.unseen
+	return out
+}
+
+// judge adds what follows from the cluster.
+func (n *Judged) judge(s *snapshot, node *corev1.Node, room scheduler.Room) {
 	n.PodCount = len(s.placedOn[node.Name])
 	shortest := n.addLoad(room, node)
 	pods := s.placedOn[node.Name]
@@ -196,12 +210,10 @@ func (n *Node) judge(s *snapshot, node *corev1.Node) {
 		}
 		n.KeptOff = append(n.KeptOff, miss)
 	}
-	n.Notes = append(n.Notes, s.notes(s.waiting)...)
-	n.Unseen = append(n.Unseen, s.unseen...)
 }
 
 // addLoad adds what the node carries, and returns the resource of which the largest share is requested.
-func (n *Node) addLoad(room scheduler.Room, node *corev1.Node) (shortest string) {
+func (n *Judged) addLoad(room scheduler.Room, node *corev1.Node) (shortest string) {
 	most := -1.0
 	capacity, podsMax := capacityOf(node)
 	add := func(resource string, capacity, allocatable, requested int64) {

@@ -36,8 +36,9 @@ type Pod struct {
 	// Conditions are those that are not as they are for a pod that runs.
 	Conditions []Condition `json:"conditions,omitempty"`
 	Containers []Container `json:"containers,omitempty"`
-	// Verdict is what the core says, if the pod waits for a node.
+	// Verdict is what the core says, if the pod waits for a node; From as in Waiting.
 	Verdict *Verdict `json:"verdict,omitempty"`
+	From    string   `json:"from,omitempty"`
 	Events  []Event  `json:"events,omitempty"` // the newest, the oldest of these first
 	// Story is what status, Events and journals say, in order.
 	Story []Moment `json:"story"`
@@ -257,25 +258,35 @@ const journalUnseen = "evictions are shown as far as Events and the status say"
 
 // addVerdict adds what the core says about a waiting pod.
 func (a *Asker) addVerdict(ctx context.Context, out *Pod, pod *corev1.Pod) error {
-	s, release, err := a.look(ctx)
+	told, err := a.askWatcher(ctx, askedQuestion{pod: pod.UID})
 	if err != nil {
 		out.Unseen = append(out.Unseen, Unseen{What: "the cluster", Error: err.Error(),
 			Effect: "what nodes say about the pod is not known"})
 		return nil
 	}
-	defer release()
-	p := s.waiting[scheduler.PodID(pod.UID)]
-	if p == nil {
+	if told.Pod == nil {
 		return errors.New("explain pod " + out.Pod + ": it has changed while the cluster was read: ask again")
 	}
-	out.Verdict = &Verdict{NotJudged: s.notJudged(&p.fact)}
+	out.From, out.Verdict = told.Pod.From, told.Pod.Verdict
+	out.Notes = append(out.Notes, told.Pod.Notes...)
+	out.Unseen = append(out.Unseen, told.Pod.Unseen...)
+	return nil
+}
+
+// pod says what the core says about one waiting pod; nil: it does not wait.
+func (s *snapshot) pod(uid types.UID) *podVerdict {
+	p := s.waiting[scheduler.PodID(uid)]
+	if p == nil {
+		return nil
+	}
+	out := &podVerdict{Verdict: &Verdict{NotJudged: s.notJudged(&p.fact)}}
 	if out.Verdict.NotJudged == "" {
 		answer := s.world.Ask(p.fact)
 		*out.Verdict = verdictOf(&answer)
 	}
-	out.Notes = append(out.Notes, s.notes(map[scheduler.PodID]*waitingPod{p.fact.ID: p})...)
-	out.Unseen = append(out.Unseen, s.unseen...)
-	return nil
+	out.Notes = s.notes(map[scheduler.PodID]*waitingPod{p.fact.ID: p})
+	out.Unseen = s.unseen
+	return out
 }
 
 // Table returns the answer for people.

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
@@ -34,8 +35,9 @@ type snapshot struct {
 	a        *Asker
 	world    *remedy.World
 	waiting  map[scheduler.PodID]*waitingPod
-	placedOn map[string][]scheduler.Pod // the pods on the nodes in keep
-	keep     map[string]bool
+	placedOn map[string][]scheduler.Pod // the pods on the node keep
+	keep     string                     // the node whose pods are wanted; empty: no node's
+	nodes    int                        // how many there are, if nothing waits and they were not read; else zero
 	unseen   []Unseen
 	noClaims string // which objects, without which claims cannot be judged, could not be read; empty: none
 }
@@ -54,26 +56,64 @@ func (a *Asker) newSnapshot() *snapshot {
 		world:    remedy.NewWorld(scheduler.Options{Profiles: a.Config.Profiles}),
 		waiting:  map[scheduler.PodID]*waitingPod{},
 		placedOn: map[string][]scheduler.Pod{},
-		keep:     map[string]bool{},
 	}
 }
 
-// look returns the cluster as it is: that of the Live, if there is one, or else it is read. The pods on the nodes in
-// keep are kept. It must be released.
-func (a *Asker) look(ctx context.Context, keep ...string) (s *snapshot, release func(), err error) {
-	if a.live != nil {
-		s, release = a.live.look(keep)
-		return s, release, nil
+// look returns the cluster as it is: that of the Live, if there is one, or else what a question needs of it is read. It
+// must be released.
+func (a *Asker) look(ctx context.Context, q askedQuestion) (s *snapshot, release func(), err error) {
+	switch {
+	case a.live != nil && q.node != nil:
+		s, release = a.live.look(q.node.Name)
+	case a.live != nil:
+		s, release = a.live.look("")
+	case q.pod != "":
+		s, err = a.readAll(ctx, nil)
+		return s, func() {}, err
+	default:
+		s, err = a.read(ctx, q.node)
+		return s, func() {}, err
 	}
-	s, err = a.read(ctx, keep...)
-	return s, func() {}, err
+	return s, release, nil
 }
 
-// read reads the cluster. The pods on the nodes in keep are kept.
-func (a *Asker) read(ctx context.Context, keep ...string) (*snapshot, error) {
+// waits selects the pods that wait for a node.
+var waits = fields.AndSelectors(kube.LivePods, fields.OneTermEqualSelector("spec.nodeName", "")).String()
+
+// read reads the cluster. If no pod waits, nothing is judged: then it reads the pods of node only. Of 150,000 pods
+// that takes the API server a scan of its cache, and not an answer of some hundred MB. The cache is asked for a state
+// that is no older than this call. An API server that cannot say so is asked for everything.
+func (a *Asker) read(ctx context.Context, node *corev1.Node) (*snapshot, error) {
 	s := a.newSnapshot()
-	for _, node := range keep {
-		s.keep[node] = true
+	first := &corev1.NodeList{}
+	if err := a.Client.List(ctx, kube.Nodes, "", metav1.ListOptions{Limit: 1}, first); err != nil {
+		return nil, withRole(fmt.Errorf("list nodes: %w", err))
+	}
+	fresh := metav1.ListOptions{
+		FieldSelector:        waits,
+		ResourceVersion:      first.ResourceVersion,
+		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+	}
+	err := s.pages(ctx, kube.Pods, fresh, s.podSeen)
+	if err != nil || len(s.waiting) > 0 || first.ResourceVersion == "" {
+		return a.readAll(ctx, node)
+	}
+	if node == nil {
+		s.nodes, err = s.countNodes(ctx, first)
+		return s, withRole(err)
+	}
+	s.keep = node.Name
+	s.world.NodeSeen(atRead, translate.SchedulerNode(node))
+	fresh.FieldSelector = fields.AndSelectors(kube.LivePods,
+		fields.OneTermEqualSelector("spec.nodeName", node.Name)).String()
+	return s, withRole(s.pages(ctx, kube.Pods, fresh, s.podSeen))
+}
+
+// readAll reads all that decides about pods that wait.
+func (a *Asker) readAll(ctx context.Context, node *corev1.Node) (*snapshot, error) {
+	s := a.newSnapshot()
+	if node != nil {
+		s.keep = node.Name
 	}
 	nodes := s.each(ctx, kube.Nodes, "", func(o runtime.Object) {
 		s.world.NodeSeen(atRead, translate.SchedulerNode(o.(*corev1.Node)))
@@ -82,11 +122,23 @@ func (a *Asker) read(ctx context.Context, keep ...string) (*snapshot, error) {
 	if err := errors.Join(nodes, pods); err != nil {
 		return nil, withRole(err)
 	}
-	if len(s.waiting) == 0 {
-		return s, nil // nothing is judged
+	if len(s.waiting) > 0 {
+		s.readOthers(ctx)
 	}
-	s.readOthers(ctx)
 	return s, nil
+}
+
+// countNodes returns how many nodes there are by their first page.
+func (s *snapshot) countNodes(ctx context.Context, first *corev1.NodeList) (int, error) {
+	if first.Continue == "" {
+		return len(first.Items), nil
+	}
+	if first.RemainingItemCount != nil {
+		return len(first.Items) + int(*first.RemainingItemCount), nil
+	}
+	names := map[string]bool{} // an API server need not say how many remain
+	err := s.each(ctx, kube.Nodes, "", func(o runtime.Object) { names[o.(*corev1.Node).Name] = true })
+	return len(names), err
 }
 
 // withRole says where a role is that allows what was asked, if err is that it is not allowed.
@@ -104,7 +156,7 @@ func (s *snapshot) podSeen(o runtime.Object) {
 	switch {
 	case fact.Node != "":
 		s.world.PodSeen(atRead, fact)
-		if s.keep[fact.Node] {
+		if s.keep == fact.Node {
 			s.placedOn[fact.Node] = append(s.placedOn[fact.Node], fact)
 		}
 	case !fact.Deleting:
@@ -117,13 +169,17 @@ func (s *snapshot) podSeen(o runtime.Object) {
 }
 
 // each calls see for every object of a kind. An object may be seen twice.
-func (s *snapshot) each(ctx context.Context, k kube.Kind, fields string, see func(runtime.Object)) error {
-	o := metav1.ListOptions{Limit: pageSize, FieldSelector: fields}
+func (s *snapshot) each(ctx context.Context, k kube.Kind, selector string, see func(runtime.Object)) error {
+	return s.pages(ctx, k, metav1.ListOptions{Limit: pageSize, FieldSelector: selector}, see)
+}
+
+// pages is each with options for the first page.
+func (s *snapshot) pages(ctx context.Context, k kube.Kind, o metav1.ListOptions, see func(runtime.Object)) error {
 	for {
 		list := k.NewList()
 		err := s.a.Client.List(ctx, k, "", o, list)
 		if apierrors.IsResourceExpired(err) && o.Continue != "" {
-			o = metav1.ListOptions{FieldSelector: fields} // the pages are too old: all at once
+			o = metav1.ListOptions{FieldSelector: o.FieldSelector} // the pages are too old: all at once
 			continue
 		}
 		if err != nil {

@@ -167,6 +167,7 @@ func (s *server) list(out http.ResponseWriter, q *http.Request, k kube.Kind, nam
 	if err := meta.SetList(list, all[from:size]); err != nil {
 		s.t.Error(err)
 	}
+	list.(metav1.ListInterface).SetResourceVersion("7")
 	if size < len(all) {
 		list.(metav1.ListInterface).SetContinue(strconv.Itoa(size))
 	}
@@ -177,7 +178,7 @@ func (s *server) list(out http.ResponseWriter, q *http.Request, k kube.Kind, nam
 func fieldsOf(o runtime.Object) fields.Set {
 	switch o := o.(type) {
 	case *corev1.Pod:
-		return fields.Set{"status.phase": string(o.Status.Phase)}
+		return fields.Set{"status.phase": string(o.Status.Phase), "spec.nodeName": o.Spec.NodeName}
 	case *corev1.Event:
 		return fields.Set{
 			"involvedObject.kind":      o.InvolvedObject.Kind,

@@ -18,6 +18,9 @@ import (
 type Source struct {
 	Name string // for people: a path or an address
 	Ask  func(ctx context.Context, q journal.Query) (journal.Answer, error)
+
+	// explain asks a component that may watch the cluster; nil: it is a file.
+	explain func(ctx context.Context, q url.Values) ([]byte, error)
 }
 
 // FileSource is a journal on this machine: a file, or a directory.
@@ -53,10 +56,13 @@ func URLSource(address string, config *rest.Config, caFile string) (Source, erro
 		return Source{}, fmt.Errorf("%q: %w", address, err)
 	}
 	client.Timeout = askTime
-	at.Path = journal.Path
-	return Source{Name: at.Host, Ask: func(ctx context.Context, q journal.Query) (journal.Answer, error) {
-		at.RawQuery = q.Parameters().Encode()
-		body, err := get(ctx, client, at.String())
+	to := func(path string, q url.Values) string {
+		return (&url.URL{Scheme: at.Scheme, Host: at.Host, Path: path, RawQuery: q.Encode()}).String()
+	}
+	return Source{Name: at.Host, explain: func(ctx context.Context, q url.Values) ([]byte, error) {
+		return get(ctx, client, to(Path, q))
+	}, Ask: func(ctx context.Context, q journal.Query) (journal.Answer, error) {
+		body, err := get(ctx, client, to(journal.Path, q.Parameters()))
 		if err != nil {
 			if strings.Contains(err.Error(), "x509: ") && caFile == "" {
 				err = fmt.Errorf("%w: --journal-ca names the CA of its certificate", err)
@@ -66,6 +72,14 @@ func URLSource(address string, config *rest.Config, caFile string) (Source, erro
 		return journal.ReadAnswer(body, q)
 	}}, nil
 }
+
+// statusError is an answer with another status than 200.
+type statusError struct {
+	code int
+	text string
+}
+
+func (e *statusError) Error() string { return e.text }
 
 // get returns the body of an answer with status 200.
 func get(ctx context.Context, client *http.Client, address string) ([]byte, error) {
@@ -80,7 +94,7 @@ func get(ctx context.Context, client *http.Client, address string) ([]byte, erro
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, journal.AnswerMax))
 	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", response.Status, oneLine(string(body[:min(len(body), 500)])))
+		err = &statusError{response.StatusCode, response.Status + ": " + oneLine(string(body[:min(len(body), 500)]))}
 	}
 	return body, err
 }

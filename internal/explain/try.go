@@ -31,7 +31,7 @@ type TrialPlace struct {
 // Try asks where copies of a pod would be placed. Nothing is created. The Verdict is about the first copy that gets no
 // node, or else about the first.
 func (l *Live) Try(pod *corev1.Pod, copies int) Trial {
-	s, release := l.look(nil)
+	s, release := l.look("")
 	defer release()
 	fact := translate.SchedulerPod(pod)
 	fact.ID, fact.Node = "", ""
@@ -87,7 +87,7 @@ func best(p *scheduler.Placer, pod scheduler.Pod) string {
 
 // TryAllocatable asks how many waiting pods a node would take, each alone, if it had other amounts allocatable.
 func (l *Live) TryAllocatable(node string, amounts map[string]int64) (waiting int, takes []string) {
-	s, release := l.look(nil)
+	s, release := l.look("")
 	defer release()
 	n := l.nodes[node]
 	if n == nil {
