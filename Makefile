@@ -330,6 +330,10 @@ bin/upstream-scheduler:
 bench-binds: build bin/upstream-scheduler ## measure our scheduler and upstream's end to end, 5,000 pods on 5,000 nodes (ARGS='--rounds 1 --nodes 1000' for a quick look)
 	cd bench && $(GO) run ./binds $(ARGS)
 
+.PHONY: bench-explain
+bench-explain: build ## measure plimsoll explain among 5,000 nodes and 150,000 pods (ARGS='--nodes 500 --pods 15000' for a quick look)
+	cd bench && $(GO) run ./explain $(ARGS)
+
 .PHONY: bench-evict
 bench-evict: build bench-build ## measure our evictions and the kubelet's while memory runs out (root, cgroup v1; ARGS='--runs 2 --kubelet-runs 1' for a quick look)
 	cd bench && $(GO) run ./evict $(ARGS)
