@@ -346,6 +346,10 @@ bench-lifecycle: build ## measure our lifecycle controller and upstream's on 5,0
 bench-node: build bench-build ## measure our agent, upstream's kubelet and a bare CRI client (root; ARGS='--rounds 1 --steady 60s' for a quick look)
 	cd bench && $(GO) run ./node $(ARGS)
 
+.PHONY: bench-churn
+bench-churn: build bench-build ## have 10,000 pods come and go on our agent, then on upstream's kubelet, and measure what they keep (root; two hours; ARGS='--churn 300 --only plimsoll --out ""' for a quick look)
+	cd bench && $(GO) run ./node --churn 10000 --rounds 1 --settle 30s --out results/churn.md $(ARGS)
+
 .PHONY: bench-volumes
 bench-volumes: build bench-build ## measure pods with claims on our agent and upstream's kubelet (root; ARGS='--rounds 1' for a quick look)
 	cd bench && $(GO) run ./node --claims 1 --batches 1,30,110 --out results/volumes.md $(ARGS)

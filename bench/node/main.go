@@ -5,7 +5,8 @@
 //
 // A round measures every side once; the order is reversed every round, so that a machine that becomes slower favours
 // none. Each measurement begins with `up` and ends with `down --purge`. A round has these steps: up, idle window, pods
-// one by one, then for each batch: pods at once, steady window, deletion. The bare client has no windows.
+// one by one, then for each batch: pods at once, steady window, deletion. The bare client has no windows. With --churn
+// a round is another one (churn.go): thousands of pods come and go, and the agent's memory must not grow with them.
 //
 // Clocks are this program's own: an event happens when our watch shows it, which delays both agents alike.
 //
@@ -43,6 +44,8 @@ type config struct {
 	probes       bool          // each pod has a readiness probe each second
 	claims       int           // number of claims of each pod, of volumes of the default StorageClass
 	scrape       time.Duration // how often all metrics are read in windows; 0: never
+	churn        int           // number of pods that come and go in the place of all other steps; 0: none
+	churnAtOnce  int           // how many of them there are at a time
 	sides        []side
 	plimsoll     string
 	dir          string
@@ -81,6 +84,9 @@ func parseFlags(args []string) (config, error) {
 	f.IntVar(&c.claims, "claims", 0, "claims of each pod; their volumes, of the default StorageClass, are made before "+
 		"the pods; without the bare client")
 	f.DurationVar(&c.scrape, "scrape", 0, "how often all metrics of the agent are read during windows; 0: never")
+	f.IntVar(&c.churn, "churn", 0, "in place of all other steps, create and delete so many pods, and read the agent's "+
+		"memory after each tenth of them; without the bare client")
+	f.IntVar(&c.churnAtOnce, "churn-at-once", 50, "how many pods of --churn there are at a time")
 	f.StringVar(&c.plimsoll, "plimsoll", "../bin/plimsoll",
 		"our program; its control plane and images are found beside it")
 	f.StringVar(&c.dir, "dir", "", "directory for all state (default: a new one below the system's temporary directory)")
@@ -104,9 +110,13 @@ func parseFlags(args []string) (config, error) {
 		return c, fmt.Errorf(want,
 			c.rounds, c.singles, c.guaranteed, c.scrape, c.claims)
 	}
+	if c.churn != 0 && c.churn < churnTenths || c.churnAtOnce < 1 || c.churnAtOnce > maxPodsLeast {
+		const want = "--churn %d, --churn-at-once %d: want 0 or at least %d, and 1 to %d"
+		return c, fmt.Errorf(want, c.churn, c.churnAtOnce, churnTenths, maxPodsLeast)
+	}
 	all := []side{{kubelet, *binary}, {name: plimsoll}, {name: bare}}
-	if c.claims > 0 {
-		all = all[:2] // the bare client mounts no volumes
+	if c.claims > 0 || c.churn > 0 {
+		all = all[:2] // the bare client mounts no volumes and keeps nothing of pods
 	}
 	c.sides, err = chooseSides(all, *only)
 	return c, err
@@ -178,7 +188,12 @@ func run(ctx context.Context, c config) (bool, error) {
 		names = append(names, s.name)
 	}
 	if err := r.Play(ctx, c.out, names, func(ctx context.Context, m *record.Measurement) error {
-		err := measure(ctx, c, c.sides[slices.Index(names, m.Side)], m)
+		save := func() error { return r.Save(c.out) }
+		err := measure(ctx, c, c.sides[slices.Index(names, m.Side)], m, save)
+		if c.churn > 0 {
+			r.Warnings = noise(r.Measurements, c.batches)
+			return err
+		}
 		compareWithBare(r.Measurements, sizes(c.batches))
 		r.Notes = append([]string{conditions(c)}, bareNotes(r.Measurements, sizes(c.batches))...)
 		r.Warnings = noise(r.Measurements, c.batches)
@@ -189,10 +204,11 @@ func run(ctx context.Context, c config) (bool, error) {
 	return r.Finish(c.out)
 }
 
-// measure measures one side in one round, from `up` to `down`.
-func measure(ctx context.Context, c config, s side, m *record.Measurement) (err error) {
+// measure measures one side in one round, from `up` to `down`. save writes the report of what was measured so far.
+func measure(ctx context.Context, c config, s side, m *record.Measurement, save func() error) (err error) {
 	dir := filepath.Join(c.dir, fmt.Sprintf("%s-%d", s.name, m.Round))
-	r := &rig{config: c, side: s, plane: &plane.Plane{Plimsoll: c.plimsoll, Instance: "bench-" + s.name, Dir: dir}}
+	r := &rig{config: c, side: s, save: save,
+		plane: &plane.Plane{Plimsoll: c.plimsoll, Instance: c.instance(s), Dir: dir}}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%w\n%s", err, r.agentLogTail())
@@ -214,5 +230,16 @@ func measure(ctx context.Context, c config, s side, m *record.Measurement) (err 
 	}
 	m.Put("up", took.Seconds(), 1)
 	record.Progress("%s round %d: up in %.1f s", s.name, m.Round, took.Seconds())
+	if c.churn > 0 {
+		return r.measureChurn(ctx, m)
+	}
 	return r.measureAll(ctx, m, m.Round <= c.steadyRounds)
+}
+
+// instance is the name of a side's instance of `up`. Churn takes an hour, and another run may be measured beside it.
+func (c config) instance(s side) string {
+	if c.churn > 0 {
+		return "churn-" + s.name
+	}
+	return "bench-" + s.name
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"sync"
 	"time"
@@ -28,20 +29,23 @@ const (
 )
 
 // life is when our watch saw the stages of one pod; created and deleted are when we asked for it. Zero: not yet.
-type life struct{ created, bound, running, deleted, gone time.Time }
+type life struct {
+	created, bound, running, ended, deleted, gone time.Time
+	restarts                                      int32 // of its first container
+}
 
-// tracker watches all pods of the namespace and records when each stage was seen. mu guards lives, resumed and failed.
+// tracker watches all pods of the namespace and records when each stage was seen. mu guards all of it.
 type tracker struct {
 	mu      sync.Mutex
 	lives   map[string]*life
-	changed chan struct{} // has one token after a change
+	changed chan struct{} // is closed after a change, and another takes its place
 	resumed int           // how often the API server ended the watch and it was resumed
 	failed  error
 }
 
 // track watches pods until ctx ends.
 func track(ctx context.Context, r *rig) (*tracker, error) {
-	t := &tracker{lives: map[string]*life{}, changed: make(chan struct{}, 1)}
+	t := &tracker{lives: map[string]*life{}, changed: make(chan struct{})}
 	list, err := r.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
@@ -84,20 +88,20 @@ func (t *tracker) follow(ctx context.Context, r *rig, version string) (string, e
 
 func (t *tracker) fail(err error) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.failed = err
-	t.mu.Unlock()
 	t.wake()
 }
 
+// wake wakes all that wait. t.mu is locked.
 func (t *tracker) wake() {
-	select {
-	case t.changed <- struct{}{}:
-	default:
-	}
+	close(t.changed)
+	t.changed = make(chan struct{})
 }
 
 func (t *tracker) note(now time.Time, what watch.EventType, pod *corev1.Pod) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	l := t.of(pod.Name)
 	first := func(at *time.Time, seen bool) {
 		if seen && at.IsZero() {
@@ -106,9 +110,19 @@ func (t *tracker) note(now time.Time, what watch.EventType, pod *corev1.Pod) {
 	}
 	first(&l.bound, pod.Spec.NodeName != "")
 	first(&l.running, pod.Status.Phase == corev1.PodRunning)
+	first(&l.ended, pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed)
 	first(&l.gone, what == watch.Deleted)
-	t.mu.Unlock()
+	if len(pod.Status.ContainerStatuses) > 0 {
+		l.restarts = pod.Status.ContainerStatuses[0].RestartCount
+	}
 	t.wake()
+}
+
+// forget forgets the pods that are gone.
+func (t *tracker) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.DeleteFunc(t.lives, func(_ string, l *life) bool { return !l.gone.IsZero() })
 }
 
 // of returns the life of a pod. t.mu is locked.
@@ -126,7 +140,7 @@ func (t *tracker) await(ctx context.Context, what string, names []string, reache
 	for {
 		missing := 0
 		t.mu.Lock()
-		failed := t.failed
+		failed, changed := t.failed, t.changed
 		for _, name := range names {
 			if !reached(t.of(name)) {
 				missing++
@@ -140,7 +154,7 @@ func (t *tracker) await(ctx context.Context, what string, names []string, reache
 			return failed
 		}
 		select {
-		case <-t.changed:
+		case <-changed:
 		case <-ctx.Done():
 			return fmt.Errorf("wait for pods %s: %d of %d are not: %w", what, missing, len(names), context.Cause(ctx))
 		}

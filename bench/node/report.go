@@ -23,6 +23,13 @@ func newReport(ctx context.Context, c config, args []string) *record.Report {
 			facts = append(facts, record.Fact{Name: "upstream kubelet", Value: record.Output(ctx, s.binary, "--version")})
 		}
 	}
+	if c.churn > 0 {
+		return &record.Report{
+			Title: "Node agents while pods come and go", Program: "node", Ours: plimsoll, Theirs: kubelet,
+			Lines: churnLines(c), Rounds: c.rounds,
+			Args: args, Began: time.Now(), Machine: facts, Notes: []string{churnConditions(c)},
+		}
+	}
 	return &record.Report{
 		Title: "Node agents side by side", Program: "node", Ours: plimsoll, Theirs: kubelet, Lines: lines(c),
 		Rounds: c.rounds,

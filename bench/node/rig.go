@@ -26,6 +26,8 @@ type rig struct {
 	client *kubernetes.Clientset
 	pids   map[string]int // of the instance's children, by name
 
+	save func() error // writes the report of what was measured so far
+
 	restoreKubeletDir func() error // removes what the kubelet puts outside of our directories
 }
 
