@@ -17,7 +17,20 @@ const (
 	// On a machine that also runs the API server, latency is several times higher while pods start, and users wait for
 	// exactly those pods' statuses. Chosen.
 	writeTolerance = 10
+
+	// eventsOfPod is how many Events of each pod of a full node are remembered, so that one that comes again is counted
+	// and not written anew. Chosen: a container that fails again and again has four (pulled, created, started, back-off).
+	eventsOfPod = 4
+	// eventsLeast is how many are remembered on a small node. Chosen: 110 pods have eight each. With more, the agent
+	// keeps more of pods that are long gone, at some 1.2 KiB an Event.
+	eventsLeast = 1024
 )
+
+// eventsRemembered returns how many Events a node with this many pods remembers: never more than a kubelet, which
+// remembers as many as any client.
+func eventsRemembered(podsMax int32) int {
+	return min(max(eventsLeast, eventsOfPod*int(podsMax)), kube.RememberedDefault)
+}
 
 // dialAPI prepares the API clients. It opens no connection.
 func (a *Agent) dialAPI(ctx context.Context) error {
@@ -28,7 +41,8 @@ func (a *Agent) dialAPI(ctx context.Context) error {
 	a.heartbeats, a.client = d.heartbeats, d.pods
 	a.metrics.Registry.MustRegister(clientTTL(a.identity.Leaf))
 	a.identity.Register(a.metrics.Registry)
-	a.recorder, a.holdEvents = kube.NewHeldRecorder(ctx, d.events, eventSource, a.o.NodeName)
+	remembered := eventsRemembered(a.o.Config.MaxPods)
+	a.recorder, a.holdEvents = kube.NewHeldRecorder(ctx, d.events, eventSource, a.o.NodeName, remembered)
 	return nil
 }
 

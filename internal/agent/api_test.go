@@ -111,3 +111,13 @@ func TestRatesAreTheConfigurations(t *testing.T) {
 		}
 	}
 }
+
+// TestEventsRemembered: an ordinary node remembers a quarter of what a kubelet does, and a full one enough to count the
+// Events of containers that fail again and again.
+func TestEventsRemembered(t *testing.T) {
+	for podsMax, want := range map[int32]int{0: 1024, 110: 1024, 200: 1024, 500: 2000, 1000: 4000, 5000: 4096} {
+		if got := eventsRemembered(podsMax); got != want {
+			t.Errorf("%d pods: %d Events, want %d", podsMax, got, want)
+		}
+	}
+}

@@ -63,6 +63,10 @@ const (
 	// waitingOfObjectMax bounds the waiting Events about one object. With the one that is being written they are
 	// passMax: more would be filtered, and the filter would drop the newest.
 	waitingOfObjectMax = passMax - 1
+	// RememberedDefault is how many Events, objects with a type of Event, and groups of similar Events client-go's
+	// broadcaster remembers (maxLruCacheEntries in tools/record/events_cache.go): 5 MiB when there were as many. What
+	// is forgotten is the oldest: when it comes again, it is written as a new Event instead of being counted.
+	RememberedDefault = 4096
 )
 
 // eventQueue is the queue of the Events of one type.
@@ -97,11 +101,11 @@ func NewRecorder(ctx context.Context, c *Client, component, host string) record.
 }
 
 // NewHeldRecorder is NewRecorder for a process that at times does what users wait for, and that Events would delay.
-// Nothing is held back before hold is called.
+// Nothing is held back before hold is called. remembered replaces RememberedDefault.
 func NewHeldRecorder(
-	ctx context.Context, c *Client, component, host string,
+	ctx context.Context, c *Client, component, host string, remembered int,
 ) (recorder record.EventRecorder, hold func(Held)) {
-	r := newRecorders(ctx, eventSink{c: c})
+	r := newRecordersOf(ctx, eventSink{c: c}, remembered)
 	return r.As(component, host), func(held Held) { r.held.Store(&held) }
 }
 
@@ -112,8 +116,13 @@ func NewRecorders(ctx context.Context, c *Client) *Recorders {
 }
 
 func newRecorders(ctx context.Context, sink eventWriter) *Recorders {
+	return newRecordersOf(ctx, sink, RememberedDefault)
+}
+
+func newRecordersOf(ctx context.Context, sink eventWriter, remembered int) *Recorders {
+	options := record.CorrelatorOptions{LRUCacheSize: remembered, Clock: clock.RealClock{}}
 	r := &Recorders{
-		ctx: ctx, sink: sink, correlator: record.NewEventCorrelator(clock.RealClock{}), seed: maphash.MakeSeed(),
+		ctx: ctx, sink: sink, correlator: record.NewEventCorrelatorWithOptions(options), seed: maphash.MakeSeed(),
 		queues: map[string]*eventQueue{},
 	}
 	for _, kind := range []string{corev1.EventTypeNormal, corev1.EventTypeWarning} {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -488,4 +489,59 @@ func TestHeldEventsWait(t *testing.T) {
 			<-calm
 		}
 	})
+}
+
+// TestRecorderForgets: a recorder that remembers few Events keeps no more memory after many pods than after some, and
+// counts an Event that comes again among the newest.
+func TestRecorderForgets(t *testing.T) {
+	const (
+		remembered = 256
+		some, many = 2 * remembered, 40 * remembered // pods with an Event each
+		moreMax    = 64 << 10                        // bytes; a recorder that remembers 4,096 keeps 4 MiB more
+	)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s := &forgetfulSink{}
+		all := newRecordersOf(ctx, s, remembered)
+		r := all.As("test", "here")
+		live := func() int64 {
+			synctest.Wait()
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return int64(m.HeapAlloc)
+		}
+		var before int64
+		for i := range many {
+			if i == some {
+				before = live()
+			}
+			r.Eventf(eventPod(i), corev1.EventTypeNormal, "Started", "container of pod %d", i)
+			synctest.Wait()
+		}
+		if more := live() - before; more > moreMax {
+			t.Errorf("%d KiB more after %d pods than after %d", more>>10, many, some)
+		}
+		r.Eventf(eventPod(many-1), corev1.EventTypeNormal, "Started", "container of pod %d", many-1)
+		r.Eventf(eventPod(0), corev1.EventTypeNormal, "Started", "container of pod %d", 0)
+		synctest.Wait()
+		if s.created != many+1 || s.patched != 1 {
+			t.Errorf("created %d and counted %d, want %d and 1", s.created, s.patched, many+1)
+		}
+		runtime.KeepAlive(all)
+	})
+}
+
+// forgetfulSink is an API server that counts writes and keeps nothing.
+type forgetfulSink struct{ created, patched int }
+
+func (s *forgetfulSink) create(_ context.Context, _ time.Time, e *corev1.Event) (*corev1.Event, error) {
+	s.created++
+	return e, nil
+}
+
+func (s *forgetfulSink) patch(_ context.Context, _ time.Time, e *corev1.Event, _ []byte) (*corev1.Event, error) {
+	s.patched++
+	return e, nil
 }
