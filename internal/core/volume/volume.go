@@ -69,9 +69,9 @@ const (
 	// lowering it, a thousand volumes at rest take a part of a CPU here and of the API server's.
 	lookApart = 250 * time.Millisecond
 
-	// lookTogether is the time between two groups of looks: a group costs one wake-up, and its requests share packets.
-	// Chosen: a fifth of the CPU's time that as many single looks take. Raising it, a volume is looked at later by as
-	// much; lowering it, the groups of a thousand volumes become single looks.
+	// lookTogether is the time between two groups of looks: a group costs one wake-up. Chosen: a group of a thousand
+	// volumes has twenty looks then. Raising it, a volume is looked at later by as much; lowering it, the agent wakes more
+	// often.
 	lookTogether = 5 * time.Second
 )
 
