@@ -192,6 +192,11 @@ swap: deps-test build bench-build bin/containerd2 ## have upstream's kubelet and
 	bin/plimsoll-lab build
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e,lab -count=1 -timeout 30m -v -run TestPinnedSwap ./test/e2e/lab
 
+.PHONY: swap-kubeadm
+swap-kubeadm: deps-test build bench-build bin/kubeadm ## have upstream's kubelet and our agent take a kubeadm node from each other in a virtual machine, and reboot it with both (half an hour of an idle machine)
+	bin/plimsoll-lab build
+	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e,lab -count=1 -timeout 60m -v -run TestKubeadmSwap ./test/e2e/lab
+
 .PHONY: shadow
 shadow: build bin/upstream-scheduler ## watch upstream's kube-scheduler and node-lifecycle controller with plimsoll shadow, 12 hollow nodes, 200 pods, a node that is lost (minutes)
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags e2e -count=1 -timeout 20m -v -run TestShadowUpstream ./test/e2e/scheduler

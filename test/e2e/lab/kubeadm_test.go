@@ -5,6 +5,7 @@ package lab
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -140,6 +141,10 @@ type kubeadmGuest struct {
 	*lab.Guest
 	port     int    // of its API server, in the guest and here
 	endpoint string // by which the machines of the cluster know the API server; empty: its address
+
+	// noElection has kube-scheduler and kube-controller-manager elect no leader. Else they end when they could not renew
+	// their Lease in time, as on a busy machine.
+	noElection bool
 }
 
 // newKubeadmGuest boots a guest. It skips the test if something that it needs is not built.
@@ -218,6 +223,11 @@ func (g kubeadmGuest) init(t *testing.T, kubelet string) kubernetes.Interface {
 	if g.endpoint != "" {
 		endpoint = net.JoinHostPort(g.endpoint, strconv.Itoa(g.port))
 	}
+	elect := ""
+	if g.noElection {
+		const alone = `extraArgs: [{name: leader-elect, value: "false"}]`
+		elect = fmt.Sprintf("scheduler: {%[1]s}\ncontrollerManager: {%[1]s}\n", alone)
+	}
 	g.Write(t, "/root/kubeadm.yaml", fmt.Sprintf(`apiVersion: kubeadm.k8s.io/v1beta4
 kind: InitConfiguration
 localAPIEndpoint: {advertiseAddress: %[1]s, bindPort: %[2]d}
@@ -229,7 +239,7 @@ kind: ClusterConfiguration
 kubernetesVersion: %[4]s
 controlPlaneEndpoint: %[5]q
 apiServer: {certSANs: [127.0.0.1]}
----
+%[7]s---
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 %[6]s
@@ -237,7 +247,8 @@ kind: KubeletConfiguration
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: nftables
-`, g.IP, g.port, kubeadmWithin, g.Run(t, "kubeadm", "version", "--output", "short"), endpoint, kubelet))
+`, g.IP, g.port, kubeadmWithin, g.Run(t, "kubeadm", "version", "--output", "short"), endpoint, kubelet,
+		elect))
 	g.kubeadm(t, "init", "--config", "/root/kubeadm.yaml")
 	api, err := kubernetes.NewForConfig(g.admin(t))
 	if err != nil {
@@ -294,37 +305,54 @@ func (g kubeadmGuest) wantReady(t *testing.T, api kubernetes.Interface) {
 	})
 }
 
+// systemPods are the pods that kubeadm starts on a server: how many, by the beginnings of their names.
+func (g kubeadmGuest) systemPods() map[string]int {
+	return map[string]int{
+		"etcd-" + g.Name: 1, "kube-apiserver-" + g.Name: 1, "kube-controller-manager-" + g.Name: 1,
+		"kube-scheduler-" + g.Name: 1, "kube-proxy-": 1, "coredns-": 2,
+	}
+}
+
 // wantSystem waits until every pod that kubeadm starts on a server is Ready.
 func (g kubeadmGuest) wantSystem(t *testing.T, api kubernetes.Interface) {
 	t.Helper()
 	rig.Eventually(t, systemWithin, "the pods of kubeadm are Ready", func(ctx context.Context) error {
-		missing := map[string]int{
-			"etcd-" + g.Name: 1, "kube-apiserver-" + g.Name: 1, "kube-controller-manager-" + g.Name: 1,
-			"kube-scheduler-" + g.Name: 1, "kube-proxy-": 1, "coredns-": 2,
-		}
-		pods, err := api.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		var waits error
-		for _, pod := range pods.Items {
-			if err := podReady(&pod); err != nil {
-				waits = fmt.Errorf("%s: %w", pod.Name, err)
-				continue
-			}
-			for prefix := range missing {
-				if strings.HasPrefix(pod.Name, prefix) {
-					missing[prefix]--
-				}
-			}
-		}
-		for prefix, n := range missing {
-			if n > 0 {
-				return fmt.Errorf("%d of %s are missing: %w", n, prefix, waits)
-			}
-		}
-		return nil
+		return lacks(ctx, api, metav1.NamespaceSystem, g.systemPods(), time.Time{})
 	})
+}
+
+// lacks returns an error unless a namespace has so many Ready pods, by the beginnings of their names, all of whose
+// containers have started at a moment or later.
+func lacks(ctx context.Context, api kubernetes.Interface, ns string, want map[string]int, since time.Time) error {
+	pods, err := api.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	missing := maps.Clone(want)
+	var waits error
+	for _, pod := range pods.Items {
+		err := podReady(&pod)
+		for _, c := range pod.Status.ContainerStatuses {
+			if c.State.Running != nil && c.State.Running.StartedAt.Time.Before(since) {
+				err = fmt.Errorf("%s runs since %v, not since %v", c.Name, c.State.Running.StartedAt, since)
+			}
+		}
+		if err != nil {
+			waits = fmt.Errorf("%s: %w", pod.Name, err)
+			continue
+		}
+		for prefix := range missing {
+			if strings.HasPrefix(pod.Name, prefix) {
+				missing[prefix]--
+			}
+		}
+	}
+	for prefix, n := range missing {
+		if n > 0 {
+			return fmt.Errorf("%d of %s are missing: %w", n, prefix, waits)
+		}
+	}
+	return nil
 }
 
 // wantNoRestart checks that systemd has started a service once and no more.
