@@ -30,8 +30,6 @@ import (
 const (
 	namespace = "binds"
 	apiServer = "kube-apiserver" // name of the process of plimsoll up
-	// requesters is how many requests make and delete objects in parallel. Chosen: enough to keep the API server busy.
-	requesters = 32
 	// bindTimeout limits the wait for all pods of one side, so that a hung side does not stop the run.
 	bindTimeout = 4 * time.Minute
 	// clearTimeout is the same for the deletion of pods.
@@ -157,7 +155,7 @@ func (r *rig) up(ctx context.Context) error {
 		return err
 	}
 	began := time.Now()
-	if err := parallel(r.config.nodes, func(i int) error { return r.makeNode(ctx, i) }); err != nil {
+	if err := plane.Parallel(r.config.nodes, func(i int) error { return r.makeNode(ctx, i) }); err != nil {
 		return err
 	}
 	record.Progress("%d nodes made in %.1f s", r.config.nodes, time.Since(began).Seconds())
@@ -262,7 +260,7 @@ func (r *rig) start(side, name string, limited bool) (*plane.Process, error) {
 
 // create creates the pods of a scenario, and returns when our watch has shown all of them.
 func (r *rig) create(ctx context.Context, scenario string, pods int) error {
-	if err := parallel(pods, func(i int) error {
+	if err := plane.Parallel(pods, func(i int) error {
 		_, err := r.client.CoreV1().Pods(namespace).Create(ctx, podOf(scenario, i), metav1.CreateOptions{})
 		return err
 	}); err != nil {
@@ -391,7 +389,7 @@ func (r *rig) clear(ctx context.Context) error {
 		return err
 	}
 	now := int64(0)
-	return parallel(len(list.Items), func(i int) error {
+	return plane.Parallel(len(list.Items), func(i int) error {
 		err := r.client.CoreV1().Pods(namespace).Delete(ctx, list.Items[i].Name,
 			metav1.DeleteOptions{GracePeriodSeconds: &now})
 		if apierrors.IsNotFound(err) {
@@ -399,27 +397,4 @@ func (r *rig) clear(ctx context.Context) error {
 		}
 		return err
 	})
-}
-
-// parallel calls do for 0 to n-1, several calls at a time, and returns the first error.
-func parallel(n int, do func(int) error) error {
-	turns := make(chan int)
-	var group sync.WaitGroup
-	var once sync.Once
-	var first error
-	for range requesters {
-		group.Go(func() {
-			for i := range turns {
-				if err := do(i); err != nil {
-					once.Do(func() { first = err })
-				}
-			}
-		})
-	}
-	for i := range n {
-		turns <- i
-	}
-	close(turns)
-	group.Wait()
-	return first
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,8 +25,6 @@ import (
 
 const (
 	namespace = "explain"
-	// requesters is how many requests make objects in parallel. Chosen: enough to keep the API server busy.
-	requesters = 32
 	// podsPerNode is how many pods a node may have.
 	podsPerNode = 110
 	// apps is how many different pods there are on nodes.
@@ -261,7 +258,7 @@ func (r *rig) until(ctx context.Context, try func() error) error {
 
 // makeWaiting creates the pods that fit nowhere, and waits until the scheduler has said so about each.
 func (r *rig) makeWaiting(ctx context.Context) error {
-	if err := parallel(r.waiting, func(i int) error {
+	if err := plane.Parallel(r.waiting, func(i int) error {
 		pod := podOf(waitingName(i), 0, 16000+int64(i%templates)*1000)
 		_, err := r.client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
 		return err
@@ -284,27 +281,4 @@ func (r *rig) makeWaiting(ctx context.Context) error {
 		}
 		return nil
 	})
-}
-
-// parallel calls do for 0 to n-1, several calls at a time, and returns the first error.
-func parallel(n int, do func(int) error) error {
-	turns := make(chan int)
-	var group sync.WaitGroup
-	var once sync.Once
-	var first error
-	for range requesters {
-		group.Go(func() {
-			for i := range turns {
-				if err := do(i); err != nil {
-					once.Do(func() { first = err })
-				}
-			}
-		})
-	}
-	for i := range n {
-		turns <- i
-	}
-	close(turns)
-	group.Wait()
-	return first
 }
