@@ -242,6 +242,7 @@ func (x *churn) one(w *witness, random *rand.Rand, name string, ctx ctxT) {
 		spec = w.spec(corev1.RestartPolicyNever, 1, "exit --code 0 --after 300ms")
 	}
 	pods := w.c.API.CoreV1().Pods(x.namespace)
+	var uid types.UID
 	// Not with ctx: a cancelled request may still be carried out, after the deletion found nothing to delete.
 	insist(w.t, context.WithoutCancel(ctx), func(ctx ctxT) error {
 		made, err := pods.Create(ctx, &corev1.Pod{
@@ -252,13 +253,17 @@ func (x *churn) one(w *witness, random *rand.Rand, name string, ctx ctxT) {
 			made, err = pods.Get(ctx, name, metav1.GetOptions{})
 		}
 		if err == nil {
+			uid = made.UID
 			x.mu.Lock()
-			x.came = append(x.came, made.UID)
+			x.came = append(x.came, uid)
 			x.mu.Unlock()
 		}
 		return err
 	})
 	pause(ctx, between(random, 0, 5*time.Second))
+	if random.IntN(3) == 0 { // on a busy machine none would start otherwise
+		x.untilStarted(ctx, filepath.Join(w.starts, string(uid)))
+	}
 	grace := int64(random.IntN(3))
 	insist(w.t, context.WithoutCancel(ctx), func(ctx ctxT) error {
 		err := pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &grace})
@@ -269,6 +274,16 @@ func (x *churn) one(w *witness, random *rand.Rand, name string, ctx ctxT) {
 	})
 }
 
+// untilStarted waits until a container has written the file of its starts, or ctx ends.
+func (x *churn) untilStarted(ctx ctxT, starts string) {
+	for ctx.Err() == nil {
+		if _, err := os.Stat(starts); err == nil {
+			return
+		}
+		pause(ctx, 100*time.Millisecond)
+	}
+}
+
 // stop ends the creations, waits for the deletions, and returns the names of all pods that were created.
 func (x *churn) stop() []types.UID {
 	x.cancel()
@@ -276,9 +291,9 @@ func (x *churn) stop() []types.UID {
 	return x.came
 }
 
-// insist repeats a call that fails while processes are being killed, for a minute at most.
+// insist repeats a call that fails while processes are being killed, for a minute at most of a rig.Clock.
 func insist(t *testing.T, ctx ctxT, do func(ctxT) error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := rig.StartClock().Limit(ctx, time.Minute)
 	defer cancel()
 	for {
 		err := do(ctx)

@@ -305,7 +305,7 @@ func TestTerminationGrace(t *testing.T) {
 		}
 		end <- last
 	}()
-	if took := b.delete("stubborn", -1, soon); took < 4*time.Second || took > 4*time.Second+slack {
+	if took := b.delete("stubborn", -1, 4*time.Second+slack); took < 4*time.Second {
 		t.Errorf("a pod that ignores SIGTERM, with a grace period of 4 s, was gone after %v", took)
 	}
 	if p := <-end; p != nil {
@@ -318,16 +318,12 @@ func TestTerminationGrace(t *testing.T) {
 		}
 	}
 	for name, grace := range map[string]int64{"now": 0, "polite": -1} {
-		if took := b.delete(name, grace, soon); took > slack {
-			t.Errorf("%s was gone after %v", name, took)
-		}
+		b.delete(name, grace, slack)
 	}
 	b.kubectl("delete", "pod", "force", "--force", "--grace-period=0")
 	b.gone("force", slack)
 	b.kubectl("delete", "pod", "shortened", "--grace-period=600", "--wait=false")
-	if took := b.delete("shortened", 1, soon); took > slack {
-		t.Errorf("a grace of 600 s cut to 1 s took %v", took)
-	}
+	b.delete("shortened", 1, slack)
 }
 
 // A pod may be deleted at any moment of its start. Nothing of it is left.
@@ -349,9 +345,7 @@ func TestDeletedWhileStarting(t *testing.T) {
 		spec.InitContainers = []corev1.Container{workload("init", "sleep", "infinity")}
 		uids = append(uids, string(b.create(stage, spec).UID))
 		b.until(stage, "reached", soon, reached)
-		if took := b.delete(stage, -1, soon); took > slack {
-			t.Errorf("%s: gone after %v", stage, took)
-		}
+		b.delete(stage, -1, slack)
 	}
 	for _, uid := range uids {
 		b.leavesNothing(uid)
@@ -388,15 +382,22 @@ func (b bench) leavesNothing(uid string) {
 	})
 }
 
-// activeDeadlineSeconds ends a pod for good, and keeps its logs.
+// activeDeadlineSeconds ends a pod for good, and keeps its logs: of a pod that is created with it, which a busy machine
+// may not have started by then, and of one that runs when it gets it.
 func TestActiveDeadline(t *testing.T) {
 	b := at(t)
 	spec := lasting(workload("c", "run", "log --lines 1", "sleep infinity"))
-	spec.ActiveDeadlineSeconds = ptr(int64(20)) // counts from the pod's arrival, and its start is slow on a busy machine
 	b.create("p", spec)
-	p := b.ended("p", corev1.PodFailed)
-	b.want("reason", p.Status.Reason, "DeadlineExceeded")
-	b.want("message", p.Status.Message, "Pod was active on the node longer than the specified deadline")
+	spec.ActiveDeadlineSeconds = ptr(int64(3))
+	b.create("born-with-it", spec)
+	active := time.Since(b.ready("p").Status.StartTime.Time)
+	b.kubectl("patch", "pod", "p", "--patch", fmt.Sprintf(`{"spec":{"activeDeadlineSeconds":%d}}`,
+		int(active.Seconds())+4))
+	for _, name := range []string{"born-with-it", "p"} {
+		p := b.ended(name, corev1.PodFailed)
+		b.want("reason", p.Status.Reason, "DeadlineExceeded")
+		b.want("message", p.Status.Message, "Pod was active on the node longer than the specified deadline")
+	}
 	rig.Eventually(t, soon, "its container ended", func(ctx context.Context) error {
 		p, err := b.API.CoreV1().Pods(b.ns).Get(ctx, "p", metav1.GetOptions{})
 		if err == nil && container(p, "c").State.Terminated == nil {
@@ -474,7 +475,7 @@ func TestHooks(t *testing.T) {
 	}
 	b.event("failing", "FailedPostStartHook", "PostStartHook failed")
 	b.ready("slow")
-	if took := b.delete("slow", -1, soon); took < 3*time.Second || took > 3*time.Second+slack {
+	if took := b.delete("slow", -1, 3*time.Second+slack); took < 3*time.Second {
 		t.Errorf("a preStop hook of 60 s within a grace of 3 s took %v", took)
 	}
 }
