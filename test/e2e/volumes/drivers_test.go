@@ -228,6 +228,9 @@ func TestTroubles(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		b.volume(name, corev1.CSIPersistentVolumeSource{Driver: d.name, VolumeHandle: name})
 	}
+	agentLives.RLock()
+	mayDie := sync.OnceFunc(agentLives.RUnlock)
+	defer mayDie()
 	released := make(chan struct{})
 	d.set(func() { d.hang["NodeStageVolume"] = released })
 	b.create(pod("a", []corev1.Volume{claimOf("a")}, "sleep infinity"))
@@ -245,6 +248,7 @@ func TestTroubles(t *testing.T) {
 	b.event("a", "FailedMount", fmt.Sprintf("MountVolume.SetUp failed for volume %q", b.ns+"-a"), "the disk is on fire")
 	d.set(func() { clear(d.fail) })
 	b.ready("a")
+	mayDie()
 
 	if err := d.Unregister(); err != nil {
 		t.Fatal(err)

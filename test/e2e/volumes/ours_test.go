@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -77,7 +78,7 @@ func (d ourDriver) make(name string, capability *spec.VolumeCapability) (handle 
 	capability.AccessMode = &spec.VolumeCapability_AccessMode{
 		Mode: spec.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER,
 	}
-	ctx, cancel := context.WithTimeout(d.t.Context(), soon)
+	ctx, cancel := rig.StartClock().Limit(d.t.Context(), soon)
 	defer cancel()
 	answer, err := d.controller.CreateVolume(ctx, &spec.CreateVolumeRequest{
 		Name:               d.ns + name,
@@ -217,8 +218,13 @@ func TestDevices(t *testing.T) {
 	d.remove(handle)
 }
 
+// agentLives is locked by tests that count on a call of the agent, and exclusively while the agent is killed.
+var agentLives sync.RWMutex
+
 func (b bench) killAgent() {
 	b.t.Helper()
+	agentLives.Lock()
+	defer agentLives.Unlock()
 	if pid := b.PID(b.t, "agent"); pid != 0 {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			b.t.Fatal(err)
