@@ -161,7 +161,7 @@ func rolledOut(t *testing.T, c *rig.Cluster, what string) {
 // waiting runs a kubectl command that waits.
 func waiting(t *testing.T, c *rig.Cluster, args ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	ctx, cancel := rig.StartClock().Limit(t.Context(), soon)
 	defer cancel()
 	if out, err := c.KubectlCommand(ctx, args...).CombinedOutput(); err != nil {
 		t.Fatalf("kubectl %s: not within %v: %v\n%s", strings.Join(args, " "), soon, err, out)

@@ -130,19 +130,18 @@ func (n *node) events(pod string) string {
 // until waits for a condition. It fails the test with the last state that it saw.
 func (n *node) until(what string, limit time.Duration, seen func() (bool, string)) time.Duration {
 	n.t.Helper()
-	began, deadline := time.Now(), time.After(limit)
+	clock := rig.StartClock()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		ok, last := seen()
 		if ok {
-			return time.Since(began)
+			return clock.Elapsed()
 		}
-		select {
-		case <-tick.C:
-		case <-deadline:
+		if clock.Counted() > limit {
 			n.t.Fatalf("%s: not within %v; last seen: %s", what, limit, last)
 		}
+		<-tick.C
 	}
 }
 
@@ -297,7 +296,7 @@ func (n *node) imageList() string {
 // sees checks environment, command line, every kind of volume, names, and readiness.
 func (n *node) sees() {
 	n.apply("sees.yaml")
-	n.kubectl("wait", "--for=condition=Ready", "pod/sees", "--timeout=2m")
+	n.kubectl("wait", "--for=condition=Ready", "pod/sees", rig.KubectlWaits)
 	want := "one\nhush\n" + nodeName + "\n10\nhttp://" + nodeName + ":8080/$(X)$(Y)\none\ntwo"
 	if got := n.in("env", "A", "S", "NODE", "CPU", "URL", "P_a", "P_b"); got != want {
 		n.t.Errorf("environment\n%s\nwant\n%s", got, want)
@@ -420,7 +419,7 @@ func (n *node) waits() {
 	}
 	n.kubectl("create", "configmap", "latecomer", "--from-literal=k=v")
 	began := time.Now()
-	n.kubectl("wait", "--for=condition=Ready", "pod/late", "--timeout="+slack.String())
+	n.kubectl("wait", "--for=condition=Ready", "pod/late", rig.KubectlWaits)
 	n.t.Logf("a pod that waited for its configMap runs %v after it came", time.Since(began).Round(time.Millisecond))
 }
 
@@ -443,10 +442,10 @@ func (n *node) probes() {
 	}
 	restarted("badhook")
 	n.untilEvent("badhook", "FailedPostStartHook: PostStartHook failed")
-	n.kubectl("wait", "--for=condition=Ready", "pod/slowhook", "--timeout=2m")
-	began := time.Now()
+	n.kubectl("wait", "--for=condition=Ready", "pod/slowhook", rig.KubectlWaits)
+	clock := rig.StartClock()
 	n.kubectl("delete", "pod", "slowhook")
-	if took := time.Since(began); took < 3*time.Second || took > 3*time.Second+slack {
+	if took := clock.Elapsed(); took < 3*time.Second || clock.Counted() > 3*time.Second+slack {
 		n.t.Errorf("a preStop hook of 60 s in a grace of 3 s took %v", took)
 	}
 }

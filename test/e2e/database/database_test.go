@@ -111,7 +111,7 @@ func TestDatabase(t *testing.T) {
 	d.ready()
 	d.check(confirmed, confirmed+clients)
 	d.kubectl("delete", "statefulsets,pods", "--all")
-	d.kubectl("delete", "persistentvolumeclaims", "--all", "--timeout="+soon.String())
+	d.kubectl("delete", "persistentvolumeclaims", "--all", rig.KubectlWaits)
 	d.unused()
 }
 
@@ -158,7 +158,7 @@ func (d database) pod() *corev1.Pod {
 
 func (d database) ready() {
 	d.t.Helper()
-	d.kubectl("rollout", "status", "statefulset/db", "--timeout="+soon.String())
+	d.kubectl("rollout", "status", "statefulset/db", rig.KubectlWaits)
 }
 
 // load starts a pod with pgbench, which writes until the server goes away.
@@ -181,7 +181,7 @@ func (d database) load(name string) {
 	if _, err := d.API.CoreV1().Pods(d.ns).Create(d.t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		d.t.Fatal(err)
 	}
-	d.kubectl("wait", "pod/"+name, "--for=condition=Ready", "--timeout="+soon.String())
+	d.kubectl("wait", "pod/"+name, "--for=condition=Ready", rig.KubectlWaits)
 }
 
 // progresses waits until the server has more transactions.
@@ -201,7 +201,7 @@ var processed = regexp.MustCompile(`number of transactions actually processed: (
 // confirmed waits until the pod with pgbench has ended, and returns how many transactions were confirmed to it.
 func (d database) confirmed(name string) int {
 	d.t.Helper()
-	d.kubectl("wait", "pod/"+name, "--for=jsonpath={.status.phase}=Failed", "--timeout="+soon.String())
+	d.kubectl("wait", "pod/"+name, "--for=jsonpath={.status.phase}=Failed", rig.KubectlWaits)
 	out := d.kubectl("logs", name)
 	found := processed.FindStringSubmatch(out)
 	if found == nil {
@@ -237,9 +237,9 @@ func (d database) killed(child string) {
 func (d database) drain() {
 	d.t.Helper()
 	uid := d.pod().UID
-	ctx, cancel := context.WithTimeout(d.t.Context(), 2*soon)
+	ctx, cancel := rig.StartClock().Limit(d.t.Context(), 2*soon)
 	defer cancel()
-	drain := d.KubectlCommand(ctx, "drain", d.NodeName, "--pod-selector=app=db", "--timeout="+soon.String())
+	drain := d.KubectlCommand(ctx, "drain", d.NodeName, "--pod-selector=app=db", rig.KubectlWaits)
 	var said bytes.Buffer
 	drain.Stdout, drain.Stderr = &said, &said
 	if err := drain.Start(); err != nil {

@@ -181,7 +181,7 @@ func (n node) agent(text string) (string, int) {
 	if err := os.WriteFile(file, []byte(head+text), 0o600); err != nil {
 		n.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(n.t.Context(), soon)
+	ctx, cancel := rig.StartClock().Limit(n.t.Context(), soon)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, rig.Binary(n.t), "agent", "--kubeconfig", n.Kubeconfig, "--config", file,
 		"--root-dir", n.t.TempDir(), "--hostname-override", "refused", "--container-runtime-endpoint", n.RuntimeSocket())

@@ -119,7 +119,7 @@ func (i *instance) pid(child string) int {
 // until waits for a condition. It fails the test with the last state that it saw.
 func (i *instance) until(what string, limit time.Duration, condition func(context.Context) (bool, string)) {
 	i.t.Helper()
-	ctx, cancel := context.WithTimeout(i.t.Context(), limit)
+	ctx, cancel := rig.StartClock().Limit(i.t.Context(), limit)
 	defer cancel()
 	began, last := time.Now(), ""
 	tick := time.NewTicker(200 * time.Millisecond)

@@ -117,7 +117,7 @@ func moveIn(t *testing.T, c *rig.Cluster, s *sight) *neighbour {
 	if n.stays, err = n.create(t.Context(), stays); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := rig.StartClock().Limit(t.Context(), patience)
 	defer cancel()
 	if _, err := s.until(ctx, n.stays, time.Now(), ready); err != nil {
 		t.Fatalf("the neighbour moves in: %v", err)

@@ -39,7 +39,7 @@ spec:
 		k.t.Fatal(err)
 	}
 	k.kubectl("apply", "-f", snapshot)
-	k.kubectl("wait", "volumesnapshot/keeper", "--for=jsonpath={.status.readyToUse}=true", "--timeout="+soon.String())
+	k.kubectl("wait", "volumesnapshot/keeper", "--for=jsonpath={.status.readyToUse}=true", rig.KubectlWaits)
 	group := "snapshot.storage.k8s.io"
 	clone := &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "data-keeper-0"}
 	restored := &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "keeper"}
@@ -66,7 +66,7 @@ func (k keepers) copied(name string, source *corev1.TypedLocalObjectReference, n
 		}},
 	}}
 	k.create(pod)
-	k.kubectl("wait", "pod/"+name, "--for=jsonpath={.status.phase}=Succeeded", "--timeout="+soon.String())
+	k.kubectl("wait", "pod/"+name, "--for=jsonpath={.status.phase}=Succeeded", rig.KubectlWaits)
 	if out := k.kubectl("logs", name); strings.Count(out, "started") != 2 {
 		k.t.Errorf("the copy has %q, want two lines", out)
 	}
@@ -101,7 +101,7 @@ func (k keepers) copiedAtOnce(source *corev1.TypedLocalObjectReference, node str
 	}
 	for i := range claims {
 		name := fmt.Sprint("at-once-", i)
-		k.kubectl("wait", "persistentvolumeclaim/"+name, "--for=jsonpath={.status.phase}=Bound", "--timeout="+soon.String())
+		k.kubectl("wait", "persistentvolumeclaim/"+name, "--for=jsonpath={.status.phase}=Bound", rig.KubectlWaits)
 		if on := nodesOf(k.volume(name)); on != node {
 			k.t.Errorf("the volume of %s is on %s, its source on %s", name, on, node)
 		}

@@ -346,7 +346,7 @@ func downAndUp(t *testing.T, c *rig.Cluster, namespace string, nodes []string) {
 		t.Errorf("the nodes were %v, are %v", before, after)
 	}
 	for _, node := range nodes {
-		c.Kubectl(t, "-n", namespace, "wait", "--for=condition=Ready", "pod/on-"+node, "--timeout=60s")
+		c.Kubectl(t, "-n", namespace, "wait", "--for=condition=Ready", "pod/on-"+node, rig.KubectlWaits)
 	}
 	c.Reach(t, namespace, nodes, "http://shop."+namespace+".svc.cluster.local/")
 }

@@ -110,7 +110,7 @@ func newMachine(t *testing.T, c *rig.Cluster, name string, number int) *machine 
 func (m *machine) run(verb string, args ...string) (string, error) {
 	words := append([]string{"--net=" + link.NamespacePath(m.namespace), rig.Binary(m.t), verb, "--instance",
 		m.instance(), "--state-dir", m.state}, args...)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.t.Context()), 3*time.Minute)
+	ctx, cancel := rig.StartClock().Limit(context.WithoutCancel(m.t.Context()), 3*time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "nsenter", words...).CombinedOutput()
 	if err != nil {

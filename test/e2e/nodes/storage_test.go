@@ -101,7 +101,7 @@ spec:
 		t.Fatal(err)
 	}
 	c.Kubectl(t, "-n", namespace, "apply", "-f", path)
-	c.Kubectl(t, "-n", namespace, "wait", "pod/late", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=90s")
+	c.Kubectl(t, "-n", namespace, "wait", "pod/late", "--for=jsonpath={.status.phase}=Succeeded", rig.KubectlWaits)
 	c.Kubectl(t, "-n", namespace, "delete", "pod/late", "persistentvolumeclaim/late")
 	rig.Eventually(t, time.Minute, "the volume is removed", func(context.Context) error {
 		if left, err := os.ReadDir(filepath.Join(m.state, "volumes", "volumes")); err != nil || len(left) > 0 {

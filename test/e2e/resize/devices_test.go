@@ -249,7 +249,7 @@ func (b bench) listed(pod string, ids ...string) {
 		b.t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(b.t.Context(), soon)
+	ctx, cancel := rig.StartClock().Limit(b.t.Context(), soon)
 	defer cancel()
 	r, err := podresourcesapi.NewPodResourcesListerClient(conn).Get(ctx,
 		&podresourcesapi.GetPodResourcesRequest{PodNamespace: b.ns, PodName: pod})

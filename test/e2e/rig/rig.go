@@ -229,7 +229,7 @@ func (c *Cluster) PlimsollCommand(ctx context.Context, args ...string) *exec.Cmd
 }
 
 func (c *Cluster) runs(binary, verb string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), upTimeout)
+	ctx, cancel := StartClock().Limit(context.Background(), upTimeout)
 	defer cancel()
 	return run(exec.CommandContext(ctx, binary, append([]string{verb, "--instance", c.Name, "--state-dir", c.StateDir},
 		args...)...))
@@ -349,13 +349,16 @@ func (c *Cluster) Kubectl(t *testing.T, args ...string) string {
 
 // TryKubectl returns kubectl's standard output; the error contains standard error.
 func (c *Cluster) TryKubectl(t *testing.T, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), kubectlTimeout)
+	ctx, cancel := StartClock().Limit(context.WithoutCancel(t.Context()), kubectlTimeout)
 	defer cancel()
 	return run(c.KubectlCommand(ctx, args...))
 }
 
-// kubectlTimeout bounds a kubectl command without its own time-out.
-const kubectlTimeout = 2 * time.Minute
+// kubectlTimeout bounds a kubectl command, on a Clock.
+const kubectlTimeout = 3 * time.Minute
+
+// KubectlWaits leaves it to kubectlTimeout how long kubectl's wait, rollout status, drain or delete may wait.
+const KubectlWaits = "--timeout=1h"
 
 // KubectlCommand returns a kubectl command that runs until ctx ends.
 func (c *Cluster) KubectlCommand(ctx context.Context, args ...string) *exec.Cmd {
@@ -366,27 +369,27 @@ func (c *Cluster) KubectlCommand(ctx context.Context, args ...string) *exec.Cmd 
 // pollEvery is the interval of Eventually's polls.
 const pollEvery = 100 * time.Millisecond
 
-// Eventually polls until the result is nil. It fails the test with the last result if that takes longer than within. It
-// returns how long it took.
+// Eventually polls until the result is nil. It fails the test with the last result if more than within counts on a
+// Clock. It returns how long it took.
 func Eventually(t *testing.T, within time.Duration, what string, ask func(context.Context) error) time.Duration {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
+	clock := StartClock()
+	ctx, cancel := clock.Limit(t.Context(), within)
 	defer cancel()
-	began := time.Now()
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	var last error
 	for {
 		err := ask(ctx)
 		if err == nil {
-			return time.Since(began)
+			return clock.Elapsed()
 		}
-		if time.Since(began) < within-pollEvery || last == nil { // a poll that was cancelled has no result
+		if ctx.Err() == nil || last == nil { // a poll that was cancelled has no result
 			last = err
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%s: not within %v: %v", what, within, last)
+			t.Fatalf("%s: not within %v (%v on a busy machine): %v", what, within, clock.Elapsed().Round(time.Second), last)
 		case <-tick.C:
 		}
 	}

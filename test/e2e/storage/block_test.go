@@ -43,7 +43,7 @@ spec:
   - name: data
     persistentVolumeClaim: {claimName: raw}
 `)
-	k.kubectl("wait", "pod/raw", "--for=jsonpath={.status.phase}=Succeeded", "--timeout="+soon.String())
+	k.kubectl("wait", "pod/raw", "--for=jsonpath={.status.phase}=Succeeded", rig.KubectlWaits)
 	claim, err := c.API.CoreV1().PersistentVolumeClaims(k.ns).Get(t.Context(), "raw", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -135,7 +135,7 @@ spec:
 // ready waits until a pod is Ready. The room on the disk, for which it may have to wait, is read every minute.
 func (k keeper) ready(pod string) {
 	k.t.Helper()
-	k.kubectl("wait", "pod/"+pod, "--for=condition=Ready", "--timeout="+(2*soon).String())
+	k.kubectl("wait", "pod/"+pod, "--for=condition=Ready", rig.KubectlWaits)
 }
 
 // event waits for an Event of an object with a reason and a text.

@@ -115,14 +115,14 @@ func (k keeper) grow(size string, starts int) int {
 	k.kubectl("patch", "persistentvolumeclaim", "data-keeper-0", "--patch",
 		`{"spec":{"resources":{"requests":{"storage":"`+size+`"}}}}`)
 	if !mayGrowMounted(k.t) {
-		k.kubectl("wait", "persistentvolumeclaim/data-keeper-0", "--for=condition=FileSystemResizePending", "--timeout="+
-			soon.String())
+		k.kubectl("wait", "persistentvolumeclaim/data-keeper-0", "--for=condition=FileSystemResizePending",
+			rig.KubectlWaits)
 		k.kubectl("delete", "pod", "keeper-0")
 		starts++
 		k.wantStarts(starts)
 	}
 	k.kubectl("wait", "persistentvolumeclaim/data-keeper-0", "--for=jsonpath={.status.capacity.storage}="+size,
-		"--timeout="+soon.String())
+		rig.KubectlWaits)
 	mounts, err := filepath.Glob(filepath.Join(k.AgentRoot(), "pods", string(k.pod().UID),
 		"volumes/kubernetes.io~csi/*/mount"))
 	if err != nil || len(mounts) != 1 {
@@ -155,7 +155,7 @@ func mayGrowMounted(t *testing.T) bool {
 func (k keeper) copies(starts int) {
 	k.t.Helper()
 	k.kubectl("apply", "-f", "../../../examples/volume-copies.yaml")
-	k.kubectl("wait", "volumesnapshot/keeper", "--for=jsonpath={.status.readyToUse}=true", "--timeout="+soon.String())
+	k.kubectl("wait", "volumesnapshot/keeper", "--for=jsonpath={.status.readyToUse}=true", rig.KubectlWaits)
 	for _, pod := range []string{"restored", "cloned"} {
 		rig.Eventually(k.t, soon, "pod "+pod+" reads its volume", func(context.Context) error {
 			out, err := k.TryKubectl(k.t, "--namespace", k.ns, "logs", pod)
