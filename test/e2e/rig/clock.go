@@ -13,9 +13,10 @@ import (
 	"time"
 )
 
-// stalledCounts is the part of a second that counts for a limit while the machine keeps its tasks waiting. On two CPUs
-// that are half as fast, four tests at once took up to eight times as long as on an idle machine (measured), in which
-// one second of ten had no task that waited.
+// stalledCounts is the part of a second that counts for a limit while the machine keeps its tasks waiting. Chosen: on
+// two slow CPUs, beside guests of the lab, a container took 10 to 30 s to start, and limits of two minutes were too
+// short for nine tests. Lowering it, a test that hangs on a busy machine fails later; raising it, one that is only slow
+// fails.
 const stalledCounts = 1.0 / 8
 
 // Clock measures time for the limits of tests. A limit is what an idle machine may need. Of the time in which tasks
