@@ -125,11 +125,14 @@ func (d csiAPI) Token(
 // Sizes returns the size of a claim's volume, and the size that the claim's status reports. The volume is read only if
 // the claim requests more than its status reports.
 func (d csiAPI) Sizes(
-	ctx context.Context, claim types.NamespacedName, name string,
+	ctx context.Context, claim types.NamespacedName, name string, cached bool,
 ) (size, has unit.Bytes, err error) {
-	claims := volume.KubeClaims(d.client)
-	c, err := claims.Claim(ctx, claim.Namespace, claim.Name)
-	if err != nil {
+	get := d.client.Get
+	if cached {
+		get = d.client.GetCached
+	}
+	c := &corev1.PersistentVolumeClaim{}
+	if err := get(ctx, kube.VolumeClaims, claim.Namespace, claim.Name, c); err != nil {
 		return 0, 0, err
 	}
 	present := c.Status.Capacity[corev1.ResourceStorage]
@@ -137,8 +140,8 @@ func (d csiAPI) Sizes(
 	if wanted := c.Spec.Resources.Requests[corev1.ResourceStorage]; wanted.Cmp(present) <= 0 {
 		return has, has, nil
 	}
-	v, err := claims.Volume(ctx, name)
-	if err != nil {
+	v := &corev1.PersistentVolume{}
+	if err := get(ctx, kube.Volumes, "", name, v); err != nil {
 		return 0, 0, err
 	}
 	of := v.Spec.Capacity[corev1.ResourceStorage]

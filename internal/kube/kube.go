@@ -213,6 +213,14 @@ func (c *Client) Get(ctx context.Context, k Kind, namespace, name string, out ru
 	return c.at(c.groups[k.GroupVersion].Get(), k, namespace).Name(name).Do(ctx).Into(out)
 }
 
+// GetCached fetches one object into out as the API server's watch cache has it, which costs no read of etcd. It may be
+// older than the last write: by milliseconds, or as much as that API server lags behind (kubernetes.io, "Kubernetes API
+// Concepts", resourceVersion "0").
+func (c *Client) GetCached(ctx context.Context, k Kind, namespace, name string, out runtime.Object) error {
+	r := c.at(c.groups[k.GroupVersion].Get(), k, namespace).Name(name)
+	return r.VersionedParams(&metav1.GetOptions{ResourceVersion: "0"}, parameterCodec).Do(ctx).Into(out)
+}
+
 // List fetches the objects that match o into out. An empty namespace means all of them.
 func (c *Client) List(ctx context.Context, k Kind, namespace string, o metav1.ListOptions, out runtime.Object) error {
 	return c.at(c.groups[k.GroupVersion].Get(), k, namespace).VersionedParams(&o, parameterCodec).Do(ctx).Into(out)

@@ -213,7 +213,8 @@ func blockCapability(driver Driver, s *Source) *csi.VolumeCapability {
 	}
 }
 
-// look reads a claim's sizes again: a request for a larger volume changes the claim and the persistent volume.
+// look reads a claim's sizes again: a request for a larger volume changes the claim and the persistent volume. Nearly
+// always they are what is known, and then a read of etcd is spared.
 func (k *Manager) look(ctx context.Context, name core.Name, s *Source) {
 	select {
 	case k.looks <- struct{}{}:
@@ -221,7 +222,10 @@ func (k *Manager) look(ctx context.Context, name core.Name, s *Source) {
 	case <-ctx.Done():
 		return
 	}
-	size, has, err := k.API.Sizes(ctx, s.claim, s.Spec)
+	size, has, err := k.API.Sizes(ctx, s.claim, s.Spec, true)
+	if err == nil && (size != s.size || has != s.has) {
+		size, has, err = k.API.Sizes(ctx, s.claim, s.Spec, false)
+	}
 	if err != nil {
 		slog.Warn("size of a claim not read", "claim", s.claim, "err", err)
 		return

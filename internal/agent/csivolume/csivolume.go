@@ -84,8 +84,9 @@ type API interface {
 	) (*authenticationv1.TokenRequest, error)
 	// Grown records in a claim's status that its volume has been expanded on the node.
 	Grown(ctx context.Context, namespace, claim string, size unit.Bytes) error
-	// Sizes returns the size of a persistent volume, and what the status of its claim says.
-	Sizes(ctx context.Context, claim types.NamespacedName, volume string) (size, has unit.Bytes, err error)
+	// Sizes returns the size of a persistent volume, and what the status of its claim says. If cached, both may be older
+	// than the last write.
+	Sizes(ctx context.Context, claim types.NamespacedName, volume string, cached bool) (size, has unit.Bytes, err error)
 }
 
 // Options are what a Manager needs. All are required but Label and Took.
@@ -143,8 +144,9 @@ type want struct {
 	failed string // why the last call for the pod failed
 }
 
-// looksMax is how many claims are read at the same time. Chosen: a read may take long, and nothing waits for it.
-const looksMax = 2
+// looksMax is how many claims are read at the same time: a whole group (core/volume, lookTogether), since answers that
+// come together cost fewer wake-ups. Measured: 20 reads each 5 s take 0.0010 to 0.0012 cores so, and 0.0015 two by two.
+const looksMax = 20
 
 // New returns a Manager that knows the volumes that earlier agents left. Its calls end with ctx.
 func New(ctx context.Context, o Options) (*Manager, error) {

@@ -18,6 +18,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
 const stages = csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME
@@ -396,10 +398,23 @@ func TestGrowsLater(t *testing.T) {
 	r.grown["shop/claim-v1"] = 1 << 30
 	r.look(t.Context(), source.id.name(""), source)
 	r.eventually("the claim has grown", func() bool {
-		_, has, _ := r.Sizes(t.Context(), source.claim, "pv-v1")
+		_, has, _ := r.Sizes(t.Context(), source.claim, "pv-v1", false)
 		return has == 3<<30
 	})
 	expectCalls(t, d, "stage v1", "publish v1", "expand v1")
+
+	name := source.id.name("")
+	known := func() Source {
+		r.Manager.mu.Lock()
+		defer r.Manager.mu.Unlock()
+		return *r.volumes[name].source
+	}
+	has := known()
+	r.cached = map[string]unit.Bytes{"pv-v1": 1 << 30}
+	r.look(t.Context(), name, &has)
+	if is := known(); is.size != 3<<30 || is.has != 3<<30 {
+		t.Errorf("a cache that lags behind: the volume counts as %v of %v", is.has, is.size)
+	}
 	r.release(a)
 	r.empty()
 }

@@ -149,7 +149,7 @@ func (r *csiRig) Token(
 
 func (r *csiRig) Grown(context.Context, string, string, unit.Bytes) error { return nil }
 
-func (r *csiRig) Sizes(context.Context, types.NamespacedName, string) (size, has unit.Bytes, err error) {
+func (r *csiRig) Sizes(context.Context, types.NamespacedName, string, bool) (size, has unit.Bytes, err error) {
 	return 0, 0, nil
 }
 
