@@ -191,6 +191,7 @@ func newKubeadmGuest(t *testing.T, name string, o kubeadmOptions) kubeadmGuest {
 	g.Run(t, "systemctl", "daemon-reload")
 	g.Run(t, "systemctl", "enable", "kubelet", "containerd")
 	g.Run(t, "systemctl", "restart", "systemd-modules-load", "systemd-sysctl", "systemd-journald", "containerd")
+	g.Run(t, "journalctl", "--flush") // else what was said before the first reboot is lost
 	for _, file := range []string{"/root/images.tar", wire.CargoDir + "/images/" + image.PauseFile,
 		wire.CargoDir + "/images/" + image.WorkloadFile} {
 		if out, err := g.ctr(t.Context(), "images", "import", file); err != nil {
