@@ -54,7 +54,7 @@ internal/core/scheduler/census: internal/core/scheduler/encode internal/core/sch
     internal/core/scheduler/selector internal/core/scheduler/shrink
 internal/core/scheduler/encode:
 internal/core/scheduler/queue: internal/core/heap internal/core/unit
-internal/core/scheduler/remedy: internal/core/numa internal/core/scheduler internal/core/scheduler/selector
+internal/core/scheduler/remedy: internal/core/heap internal/core/numa internal/core/scheduler internal/core/scheduler/selector
     internal/core/unit internal/core/wellknown
 internal/core/scheduler/rows:
 internal/core/scheduler/trace: internal/core/numa internal/core/scheduler internal/core/unit

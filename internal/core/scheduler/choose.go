@@ -173,10 +173,10 @@ func (c *cluster) scores(d *demand, self PodID) []NodeScore {
 	var rows []row
 	var alike []int32
 	var out []NodeScore
-	for _, name := range c.names() {
-		if r := c.rows[name]; c.feasible(d, self, r) {
-			rows, alike = append(rows, r), append(alike, 1)
-			out = append(out, NodeScore{Node: name, Plugins: map[string]PluginScore{}})
+	for _, n := range c.byName() {
+		if c.feasible(d, self, n.row) {
+			rows, alike = append(rows, n.row), append(alike, 1)
+			out = append(out, NodeScore{Node: n.name, Plugins: map[string]PluginScore{}})
 		}
 	}
 	if len(rows) < 2 {

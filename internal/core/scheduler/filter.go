@@ -1,6 +1,8 @@
 package scheduler
 
 import (
+	"slices"
+
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/volumes"
 )
@@ -212,19 +214,30 @@ type Verdict struct {
 
 // verdict evaluates all rules for row r, with nominated pods.
 func (c *state) verdict(d *demand, self PodID, r row) Verdict {
+	return c.verdictIn(&lists{}, d, self, r)
+}
+
+// lists has room for the lists of many verdicts: one for each would take most of their time.
+type lists struct {
+	reasons []string
+	short   []Shortage
+}
+
+// verdictIn is verdict, with its lists in l.
+func (c *state) verdictIn(l *lists, d *demand, self PodID, r row) Verdict {
 	v := Verdict{Node: c.name[r], Reasons: []string{}}
 	c.withNominated(d, self, r, func() bool {
 		f := c.firstRejecting(d.profile.filters, d, r)
 		if f != nil {
 			v.Plugin = f.plugin
 			v.Rule = f.rule
-			v.Reasons = f.explain(c, d, r, nil)
+			v.Reasons = since(&l.reasons, func(all []string) []string { return f.explain(c, d, r, all) })
 			v.Final = f.final(c, d, r)
 			switch f.rule {
 			case RuleNUMA:
 				v.Detail = c.detailNUMA(d, r)
 			case RuleResources:
-				v.Short = c.shortages(d, r)
+				v.Short = since(&l.short, func(all []Shortage) []Shortage { return c.shortages(d, r, all) })
 			}
 		}
 		return f == nil
@@ -232,8 +245,16 @@ func (c *state) verdict(d *demand, self PodID, r row) Verdict {
 	return v
 }
 
-// rejection evaluates each of some rules for row r. It begins where verdict does, and goes on after a rejection.
-func (c *state) rejection(d *demand, self PodID, r row, rules RuleSet) (out Rejection) {
+// since returns what more appends to all.
+func since[T any](all *[]T, more func([]T) []T) []T {
+	from := len(*all)
+	*all = more(*all)
+	return slices.Clip((*all)[from:])
+}
+
+// rejection evaluates each of some rules for row r. It begins where verdict does, and goes on after a rejection. Short
+// is in short.
+func (c *state) rejection(d *demand, self PodID, r row, rules RuleSet, short *[]Shortage) (out Rejection) {
 	c.withNominated(d, self, r, func() bool {
 		for _, f := range d.profile.filters {
 			if f.rule&rules == 0 || f.judge(c, d, r) {
@@ -245,7 +266,7 @@ func (c *state) rejection(d *demand, self PodID, r row, rules RuleSet) (out Reje
 			}
 		}
 		if out.Rules&RuleResources != 0 {
-			out.Short = c.shortages(d, r)
+			out.Short = since(short, func(all []Shortage) []Shortage { return c.shortages(d, r, all) })
 		}
 		return out.Rules == 0
 	})
@@ -254,9 +275,11 @@ func (c *state) rejection(d *demand, self PodID, r row, rules RuleSet) (out Reje
 
 // verdicts evaluates every node, in the order of names.
 func (c *state) verdicts(d *demand, self PodID) []Verdict {
-	var out []Verdict
-	for _, name := range c.names() {
-		out = append(out, c.verdict(d, self, c.rows[name]))
+	nodes := c.byName()
+	out := make([]Verdict, 0, len(nodes))
+	l := lists{reasons: make([]string, 0, len(nodes))} // one for most
+	for _, n := range nodes {
+		out = append(out, c.verdictIn(&l, d, self, n.row))
 	}
 	return out
 }

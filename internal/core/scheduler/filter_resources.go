@@ -75,7 +75,7 @@ type Shortage struct {
 func (s Shortage) Free() int64 { return s.Allocatable - s.Requested }
 
 // shortages returns, for a row without room, what it lacks, in the order of explain.
-func (c *state) shortages(d *demand, r row) (out []Shortage) {
+func (c *state) shortages(d *demand, r row, out []Shortage) []Shortage {
 	if !FitsOneMore(c.podCount[r], c.podsMax[r]) {
 		out = append(out, Shortage{Resource: Pods, Asked: 1, Requested: c.podCount[r], Allocatable: c.podsMax[r]})
 	}

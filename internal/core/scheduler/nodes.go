@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler/rows"
@@ -36,6 +35,7 @@ type nodes struct {
 
 	// seenCount is how many rows are seen.
 	seenCount int
+	names     nameOrder
 	changes   rows.ChangeLog // rows on which anything changed
 	moves     rows.ChangeLog // rows whose facts about the node changed
 }
@@ -179,10 +179,8 @@ func (n *nodes) Label(r row, key int32) (value int32, ok bool) {
 	return selector.NumberOf(n.labels[r], key)
 }
 
-// names returns the names of the present nodes, sorted.
-func (n *nodes) names() []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(n.rows)), func(name string) bool { return !n.seen[n.rows[name]] })
-}
+// byName returns the present nodes in the order of names, until the next fact about a node is recorded.
+func (n *nodes) byName() []namedRow { return n.names.current(n) }
 
 // setNode sets the facts of n on its row. better reports whether a pod that was rejected may fit now. It is false for
 // an update without changes.
@@ -254,6 +252,7 @@ func (n *nodes) HasKey(key int32) bool { return n.keys[key] > 0 }
 
 func (n *nodes) setSeen(r row, seen bool) {
 	n.seen[r] = seen
+	n.names.changed(n.name[r])
 	if seen {
 		n.seenCount++
 	} else {

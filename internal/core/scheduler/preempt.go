@@ -89,9 +89,9 @@ func (c *cluster) preemptionOf(r row, b *preemptCost, victims []*placedPod) *Pre
 
 // evictions returns a possible preemption for each node, in the order of names.
 func (c *cluster) evictions(d *demand, self PodID) (out []Preemption) {
-	for _, name := range c.names() {
-		if b, victims := c.costOn(d, self, c.rows[name]); b.state == costHelps {
-			out = append(out, *c.preemptionOf(c.rows[name], &b, victims))
+	for _, n := range c.byName() {
+		if b, victims := c.costOn(d, self, n.row); b.state == costHelps {
+			out = append(out, *c.preemptionOf(n.row, &b, victims))
 		}
 	}
 	return out

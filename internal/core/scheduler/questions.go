@@ -73,8 +73,11 @@ type Rejection struct {
 func (p *Placer) Rejections(pod Pod, rules RuleSet) (out []Rejection) {
 	c := p.cluster
 	c.ask(&pod, func(d *demand) {
-		for _, name := range c.names() {
-			out = append(out, c.rejection(d, pod.ID, c.rows[name], rules))
+		nodes := c.byName()
+		out = make([]Rejection, 0, len(nodes))
+		var short []Shortage
+		for _, n := range nodes {
+			out = append(out, c.rejection(d, pod.ID, n.row, rules, &short))
 		}
 	})
 	return out
@@ -93,6 +96,19 @@ func failureOf(f *Failure, all []Verdict) *Failure {
 		}
 	}
 	return f
+}
+
+// Fits returns how many nodes are feasible for pod.
+func (p *Placer) Fits(pod Pod) (n int) {
+	c := p.cluster
+	c.ask(&pod, func(d *demand) {
+		for r := range c.End() {
+			if c.seen[r] && c.feasible(d, pod.ID, r) {
+				n++
+			}
+		}
+	})
+	return n
 }
 
 // VerdictOn judges pod for one node. known is false if there is no such node.

@@ -67,7 +67,7 @@ func leastNode(pod *scheduler.Pod) leastCost {
 // leastOf adds what each of rules needs at least.
 func leastOf(rules scheduler.RuleSet, r *scheduler.Rejection, bound bound) (sum cost, may bool) {
 	for rest := rules; rest != 0; rest &= rest - 1 {
-		least, may := bound(&scheduler.Verdict{Rule: rest & -rest, Short: r.Short})
+		least, may := bound(rest&-rest, r.Short)
 		if !may {
 			return cost{}, false
 		}

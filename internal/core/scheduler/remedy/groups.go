@@ -63,12 +63,20 @@ func (w *World) Groups(pods []scheduler.Pod) (out []Group) {
 // key returns a text that is the same for answers that say the same.
 func (a *Answer) key() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%q %v", a.Gates, a.Feasible)
+	list := func(names []string) { // may have thousands
+		for _, name := range names {
+			b.WriteString(name)
+			b.WriteByte(0)
+		}
+		b.WriteByte(1)
+	}
+	list(a.Gates)
+	list(a.Feasible)
 	if a.Failure != nil {
 		b.WriteString(a.Failure.String())
 	}
 	for _, r := range a.Reasons {
-		fmt.Fprintf(&b, " %q", r.Nodes)
+		list(r.Nodes)
 	}
 	for i := range a.Remedies {
 		fmt.Fprintf(&b, " %+v", a.Remedies[i])

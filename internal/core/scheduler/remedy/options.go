@@ -32,7 +32,7 @@ func podOptions(pod *scheduler.Pod, n *scheduler.Node, v *scheduler.Verdict) (of
 			of = append(of, Change{Kind: DropPort, Name: p.Protocol, Value: p.IP, To: int64(p.Port), Index: i})
 		}
 	case scheduler.RuleResources:
-		return requestsLowered(v), true
+		return requestsLowered(nil, v.Short), true
 	case scheduler.RuleSpread:
 		for i, s := range pod.Spread {
 			if s.Hard {
@@ -56,20 +56,20 @@ func untolerated(pod *scheduler.Pod, n *scheduler.Node) []scheduler.Taint {
 	return slices.DeleteFunc(hard, func(t scheduler.Taint) bool { return selector.Tolerate(pod.Tolerations, t) })
 }
 
-// requestsLowered returns each request that is too large, lowered to what is free. nil: no lower request helps.
-func requestsLowered(v *scheduler.Verdict) (of []Change) {
-	for _, s := range v.Short {
+// requestsLowered appends each request that is too large, lowered to what is free. Nothing: no lower request helps.
+func requestsLowered(of []Change, short []scheduler.Shortage) []Change {
+	for _, s := range short {
 		if s.Resource == scheduler.Pods {
-			return nil
+			return of[:0]
 		}
 		of = append(of, Change{Kind: LowerRequest, Name: s.Resource, From: s.Asked, To: max(s.Free(), 0)})
 	}
 	return of
 }
 
-// podBound returns the least that a change of the pod costs for the node of v. may is false if none helps.
-func podBound(v *scheduler.Verdict) (least cost, may bool) {
-	switch v.Rule {
+// podBound returns the least that a change of the pod costs which ends a rejection. may is false if none does.
+func podBound(rule scheduler.RuleSet, short []scheduler.Shortage) (least cost, may bool) {
+	switch rule {
 	case scheduler.RuleUnschedulable:
 		return cost{rules: 1, weight: weightTolerateCondition}, true
 	case scheduler.RuleTaints:
@@ -81,7 +81,8 @@ func podBound(v *scheduler.Verdict) (least cost, may bool) {
 	case scheduler.RulePorts:
 		return cost{rules: 1, weight: weights[DropPort]}, true
 	case scheduler.RuleResources:
-		of := requestsLowered(v)
+		var room [shortUsual]Change
+		of := requestsLowered(room[:0], short)
 		return costOf(of), len(of) > 0
 	case scheduler.RuleSpread:
 		return cost{rules: 1, weight: weights[SoftenSpread]}, true
@@ -109,14 +110,17 @@ func nodeOptions(pod *scheduler.Pod, n *scheduler.Node, v *scheduler.Verdict) (o
 	case scheduler.RuleNodeAffinity:
 		return labelsFor(pod, n), false
 	case scheduler.RuleResources:
-		return roomMade(v), true
+		return roomMade(nil, v.Short), true
 	}
 	return of, true
 }
 
-// roomMade returns what must be free on the node, or what it must have if it is too small for the pod alone.
-func roomMade(v *scheduler.Verdict) (of []Change) {
-	for _, s := range v.Short {
+// shortUsual is how many resources a node lacks at most for the usual pod. Chosen; for more, memory is allocated.
+const shortUsual = 4
+
+// roomMade appends what must be free on the node, or what it must have if it is too small for the pod alone.
+func roomMade(of []Change, short []scheduler.Shortage) []Change {
+	for _, s := range short {
 		c := Change{Kind: FreeResource, Name: s.Resource, From: s.Free(), To: s.Asked}
 		if s.Asked > s.Allocatable {
 			c = Change{Kind: GrowNode, Name: s.Resource, From: s.Allocatable, To: s.Requested + s.Asked}
@@ -126,9 +130,9 @@ func roomMade(v *scheduler.Verdict) (of []Change) {
 	return of
 }
 
-// nodeBound returns the least that a change of the node of v costs. may is false if none helps.
-func nodeBound(v *scheduler.Verdict) (least cost, may bool) {
-	switch v.Rule {
+// nodeBound returns the least that a change of the node costs which ends a rejection. may is false if none does.
+func nodeBound(rule scheduler.RuleSet, short []scheduler.Shortage) (least cost, may bool) {
+	switch rule {
 	case scheduler.RuleUnschedulable:
 		return cost{rules: 1, weight: weights[Uncordon]}, true
 	case scheduler.RuleTaints:
@@ -136,7 +140,8 @@ func nodeBound(v *scheduler.Verdict) (least cost, may bool) {
 	case scheduler.RuleNodeAffinity:
 		return cost{rules: 1, weight: weights[SetLabel]}, true
 	case scheduler.RuleResources:
-		return costOf(roomMade(v)), true
+		var room [shortUsual]Change
+		return costOf(roomMade(room[:0], short)), true
 	}
 	return cost{}, false
 }

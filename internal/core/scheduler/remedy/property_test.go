@@ -342,7 +342,7 @@ func plainCheapest(all []scheduler.Verdict, bound bound, try try) (best *Remedy)
 	for i := range order {
 		order[i] = i
 	}
-	first := func(i int) cost { least, _ := bound(&all[i]); return least }
+	first := func(i int) cost { least, _ := bound(all[i].Rule, all[i].Short); return least }
 	slices.SortStableFunc(order, func(a, b int) int { return first(a).compare(first(b)) })
 	for _, i := range order {
 		made, sum := try(&all[i], func(cost) bool { return true })

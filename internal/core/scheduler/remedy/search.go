@@ -1,9 +1,11 @@
 package remedy
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/heap"
 	"github.com/plimsoll-dev/plimsoll/internal/core/scheduler"
 )
 
@@ -64,7 +66,7 @@ func (a *attempt) run(v scheduler.Verdict, enough func(cost) bool) (made []Chang
 		if v.Plugin == "" {
 			return made, sum
 		}
-		if least, may := a.bound(&v); may && !enough(sum.plus(least)) {
+		if least, may := a.bound(v.Rule, v.Short); may && !enough(sum.plus(least)) {
 			return nil, cost{}
 		}
 		more, after := a.step(&v, made)
@@ -117,8 +119,9 @@ func (a *attempt) step(v *scheduler.Verdict, made []Change) (of []Change, after 
 	return of, after
 }
 
-// A bound returns the least that changes cost which end a rejection, and may be false if none does.
-type bound func(*scheduler.Verdict) (least cost, may bool)
+// A bound returns the least that changes cost which end a rejection by a rule, and may be false if none does. short is
+// the Verdict's.
+type bound func(rule scheduler.RuleSet, short []scheduler.Shortage) (least cost, may bool)
 
 // A try finds changes for the node of a verdict, if their cost is good enough. nil: there are none.
 type try func(v *scheduler.Verdict, enough func(cost) bool) ([]Change, cost)
@@ -128,50 +131,55 @@ type candidate struct {
 	v     *scheduler.Verdict
 	bound cost // of all rules that reject it
 	first cost // of the first of them
-	place int  // in the order of first, then of names: decides between equal costs
+	at    int  // in the order of names
+	index int  // in the heap
 }
 
-// candidates returns the nodes that changes may help, in the order of their bounds. least returns the bound of all
-// rules that reject a node.
-func candidates(all []scheduler.Verdict, rejections []scheduler.Rejection, bound bound, least leastCost) []candidate {
-	var nodes []candidate
+// place orders nodes with equal costs.
+func (c *candidate) place(other *candidate) int {
+	return cmp.Or(c.first.compare(other.first), cmp.Compare(c.at, other.at))
+}
+
+// candidates are in the order of bounds, then of places. Few of thousands are taken, and the others need no order.
+type candidates = heap.Heap[*candidate]
+
+// newCandidates returns the nodes that changes may help. least returns the bound of all rules that reject a node.
+func newCandidates(all []scheduler.Verdict, rejections []scheduler.Rejection, bound bound, least leastCost) candidates {
+	nodes := heap.New(func(a, b *candidate) int { return cmp.Or(a.bound.compare(b.bound), a.place(b)) },
+		func(c *candidate) *int { return &c.index })
+	room := make([]candidate, 0, len(all))
 	for i := range all {
-		first, may := bound(&all[i])
+		first, may := bound(all[i].Rule, all[i].Short)
 		if !may {
 			continue
 		}
 		if whole, may := least(&rejections[i]); may {
-			nodes = append(nodes, candidate{v: &all[i], bound: whole, first: first})
+			room = append(room, candidate{v: &all[i], bound: whole, first: first, at: i})
+			nodes.Set(&room[len(room)-1])
 		}
 	}
-	slices.SortStableFunc(nodes, func(a, b candidate) int { return a.first.compare(b.first) })
-	for i := range nodes {
-		nodes[i].place = i
-	}
-	slices.SortStableFunc(nodes, func(a, b candidate) int { return a.bound.compare(b.bound) })
 	return nodes
 }
 
 // cheapest tries candidates in their order, until no other can be cheaper. Of nodes with equal costs, the first by
 // place is found, in whatever order they are tried.
-func cheapest(nodes []candidate, try try) (best *Remedy) {
-	place := 0
-	for _, n := range nodes {
+func cheapest(nodes candidates, try try) (best *Remedy) {
+	var from *candidate // of best
+	for nodes.Len() > 0 {
+		n := nodes.First()
+		nodes.Remove(n)
 		enough := func(sum cost) bool {
 			if best == nil {
 				return true
 			}
 			order := sum.compare(best.cost)
-			return order < 0 || order == 0 && n.place < place
-		}
-		if best != nil && n.bound.compare(best.cost) > 0 {
-			break
+			return order < 0 || order == 0 && n.place(from) < 0
 		}
 		if !enough(n.bound) {
-			continue
+			break // nor are the others: they come later by bound, or by place
 		}
 		if made, sum := try(n.v, enough); len(made) > 0 {
-			best, place = &Remedy{Node: n.v.Node, Changes: made, cost: sum}, n.place
+			best, from = &Remedy{Node: n.v.Node, Changes: made, cost: sum}, n
 		}
 	}
 	return best
@@ -212,22 +220,18 @@ func (w *World) tryNode(pod *scheduler.Pod) try {
 
 // changedPod returns the smallest change of the pod that lets it onto some node.
 func (w *World) changedPod(pod *scheduler.Pod, all []scheduler.Verdict, alone []scheduler.Rejection) *Remedy {
-	best := cheapest(candidates(all, alone, podBound, leastPod), w.tryPod(pod))
+	best := cheapest(newCandidates(all, alone, podBound, leastPod), w.tryPod(pod))
 	if best == nil {
 		return nil
 	}
 	best.Of = OfPod
-	for _, v := range w.placer.Verdicts(ChangePod(*pod, best.Changes)) {
-		if v.Plugin == "" {
-			best.Fits++
-		}
-	}
+	best.Fits = w.placer.Fits(ChangePod(*pod, best.Changes))
 	return best
 }
 
 // changedNode returns the smallest change of one node that lets the pod onto it.
 func (w *World) changedNode(pod *scheduler.Pod, all []scheduler.Verdict, alone []scheduler.Rejection) *Remedy {
-	best := cheapest(candidates(all, alone, nodeBound, leastNode(pod)), w.tryNode(pod))
+	best := cheapest(newCandidates(all, alone, nodeBound, leastNode(pod)), w.tryNode(pod))
 	if best != nil {
 		best.Of = OfNode
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // questions are the methods of a Placer that change nothing on which a decision depends.
-var questions = strings.Fields("Evictions Hold Judge Likeness NameVictims Preempt Priorities Rejections RoomFor " +
+var questions = strings.Fields("Evictions Fits Hold Judge Likeness NameVictims Preempt Priorities Rejections RoomFor " +
 	"RoomOn Scores Sizes Totals VerdictOn Verdicts Wake")
 
 // TestEveryCallIsRecorded: a method of a Placer is recorded and can be applied, or it is a question.
