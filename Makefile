@@ -199,7 +199,7 @@ swap: deps-test build bench-build bin/containerd2 ## have upstream's kubelet and
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags $(TAGS),lab -count=1 -timeout 30m -v -run TestPinnedSwap ./test/e2e/lab
 
 .PHONY: swap-kubeadm
-swap-kubeadm: deps-test build bench-build bin/kubeadm ## have upstream's kubelet and our agent take a kubeadm node from each other in a virtual machine, and reboot it with both (half an hour of an idle machine)
+swap-kubeadm: deps-test build bench-build bin/kubeadm ## have upstream's kubelet and our agent take a kubeadm node from each other in a virtual machine, and reboot it with both (a quarter of an hour of an idle machine)
 	bin/plimsoll-lab build
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags $(TAGS),lab -count=1 -timeout 60m -v -run TestKubeadmSwap ./test/e2e/lab
 
@@ -274,14 +274,20 @@ conformance: conformance-build ## run upstream's e2e suite against our component
 	cd conformance && $(GO) run ./run $(if $(FOCUS)$(ARGS),,--out results/whole.md) $(if $(FOCUS),--focus '$(FOCUS)') $(ARGS)
 
 # Tests of abilities that conformance/storage.yaml does not claim skip themselves. Left out here are whole groups of
-# them, and tests that restart the node's kubelet by ssh.
-STORAGE_SKIP := \[Disruptive\]|\[Feature:(OffByDefault|SELinux|VolumeAttributesClass|snapshotmetadata|volumegroupsnapshot|Windows)\]
-STORAGE_SKIP := $(STORAGE_SKIP)|FeatureGate|Inline-volume|CSI Ephemeral|Pre-provisioned PV|\((ntfs|xfs|ext3)\)
+# them. Tests that restart the node's kubelet run apart, and some of them have the mark of SELinux without needing it.
+STORAGE_LACKS := \[Feature:(OffByDefault|VolumeAttributesClass|snapshotmetadata|volumegroupsnapshot|Windows)\]
+STORAGE_LACKS := $(STORAGE_LACKS)|FeatureGate|Inline-volume|CSI Ephemeral|Pre-provisioned PV|\((ntfs|xfs|ext3)\)
+STORAGE_SKIP := \[Disruptive\]|\[Feature:SELinux\]|$(STORAGE_LACKS)
 
 .PHONY: conformance-storage
 conformance-storage: conformance-build ## run upstream's suites of storage drivers on our CSI driver (root; ARGS='--agent ../bin/upstream-kubelet --out results/storage-kubelet.md' with upstream's kubelet)
 	cd conformance && $(GO) run ./run --driver storage.yaml --focus '\[Driver: csi.plimsoll.dev\]' --skip '$(STORAGE_SKIP)' \
 	  --volumes-max 100 --procs 4 --left-out storage-left-out.txt --out results/storage.md $(ARGS)
+
+.PHONY: conformance-disruptive
+conformance-disruptive: conformance-build ## run upstream's tests of storage that stop the node's kubelet meanwhile (root; ARGS='--agent ../bin/upstream-kubelet --out results/disruptive-kubelet.md' with upstream's kubelet)
+	cd conformance && $(GO) run ./run --driver storage.yaml --ssh --focus '\[Driver: csi.plimsoll.dev\].*\[Disruptive\]' \
+	  --skip '$(STORAGE_LACKS)' --left-out storage-left-out.txt --out results/disruptive.md $(ARGS)
 
 .PHONY: conformance-core
 conformance-core: conformance-build ## run a few quick tests of each area of upstream's e2e suite (root; conformance/core.txt)

@@ -23,6 +23,7 @@ type config struct {
 	rounds, repeat int // rounds; how often a question is asked in each
 	nodes, pods    int
 	waiting        int // pods that fit nowhere
+	templates      int // how many different requests these have
 	gcPercent      int // of the control plane
 
 	plimsoll, dir, out string // the program; the directory of all state; the report's file
@@ -44,6 +45,7 @@ func parseFlags(args []string) (config, error) {
 	f.IntVar(&c.nodes, "nodes", 5000, "nodes")
 	f.IntVar(&c.pods, "pods", 150000, "pods on them")
 	f.IntVar(&c.waiting, "waiting", 1000, "pods that fit nowhere")
+	f.IntVar(&c.templates, "templates", 10, "how many different requests these have; pods that are alike are judged once")
 	f.IntVar(&c.gcPercent, "gc-percent", 100, "the control plane's --gc-percent")
 	f.StringVar(&c.plimsoll, "plimsoll", "../bin/plimsoll", "our program")
 	f.StringVar(&c.dir, "dir", "", "directory for all state (default: a new one below the system's temporary directory)")
@@ -55,7 +57,7 @@ func parseFlags(args []string) (config, error) {
 	}
 	var errs []error
 	for name, value := range map[string]int{"rounds": c.rounds, "repeat": c.repeat, "nodes": c.nodes, "pods": c.pods,
-		"waiting": c.waiting} {
+		"waiting": c.waiting, "templates": c.templates} {
 		if value < 1 {
 			errs = append(errs, fmt.Errorf("--%s %d: want at least 1", name, value))
 		}

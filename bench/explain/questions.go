@@ -59,7 +59,7 @@ func newReport(ctx context.Context, c config) *record.Report {
 			record.Fact{Name: "plimsoll", Value: record.Output(ctx, c.plimsoll, "version")}),
 		Notes: []string{
 			fmt.Sprintf("%d nodes with %d pods; %d pods of %d templates wait, and fit nowhere", c.nodes, c.pods, c.waiting,
-				templates),
+				c.templates),
 			fmt.Sprintf("each question %d times a round; API server and etcd on the same machine, --gc-percent %d", c.repeat,
 				c.gcPercent),
 		},

@@ -29,8 +29,6 @@ const (
 	podsPerNode = 110
 	// apps is how many different pods there are on nodes.
 	apps = 30
-	// templates is how many different requests waiting pods have.
-	templates = 10
 	// syncTimeout bounds how long the scheduler takes for its first lists, and the waiting pods for their conditions.
 	syncTimeout = 10 * time.Minute
 )
@@ -259,7 +257,7 @@ func (r *rig) until(ctx context.Context, try func() error) error {
 // makeWaiting creates the pods that fit nowhere, and waits until the scheduler has said so about each.
 func (r *rig) makeWaiting(ctx context.Context) error {
 	if err := plane.Parallel(r.waiting, func(i int) error {
-		pod := podOf(waitingName(i), 0, 16000+int64(i%templates)*1000)
+		pod := podOf(waitingName(i), 0, 16000+int64(i%r.templates)*1000)
 		_, err := r.client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
 		return err
 	}); err != nil {

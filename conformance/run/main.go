@@ -47,6 +47,7 @@ type config struct {
 	volumesMax int      // the limit that our CSI driver states; 0: none
 	procs      int      // how many tests run at a time
 	waiting    int      // how many tests that mostly wait run beside them
+	ssh        bool     // serve the node's shell by ssh
 	repeat     int
 	forgive    int           // how many tests may fail, if each passes when it runs once more, alone
 	timeout    time.Duration // of one part of a run of the suite
@@ -93,7 +94,9 @@ func parseFlags(args []string) (config, error) {
 	})
 	f.IntVar(&c.nodes, "nodes", 1,
 		"nodes of the cluster; with two, tests run that are left out because they need two nodes")
-	f.IntVar(&c.procs, "procs", 3, "tests at a time; those marked [Serial] run alone")
+	f.BoolVar(&c.ssh, "ssh", false,
+		"serve ssh on the node, by which tests marked [Disruptive] stop and start its agent (with one node)")
+	f.IntVar(&c.procs, "procs", 3, "tests at a time; those marked [Serial] or [Disruptive] run alone")
 	f.IntVar(&c.waiting, "waiting", 10,
 		"tests at a time, beside those of --procs, of the tests that mostly wait: probes and [Slow]")
 	f.IntVar(&c.repeat, "repeat", 1, "how often the tests run, on the same cluster")
@@ -112,6 +115,9 @@ func parseFlags(args []string) (config, error) {
 		return c, fmt.Errorf("--nodes %d, --procs %d, --waiting %d, --repeat %d: want at least 1", c.nodes, c.procs,
 			c.waiting,
 			c.repeat)
+	}
+	if c.ssh && c.nodes > 1 {
+		return c, fmt.Errorf("--ssh, --nodes %d: want one node", c.nodes)
 	}
 	if c.forgive < 0 {
 		return c, fmt.Errorf("--forgive %d: want at least 0", c.forgive)
@@ -239,6 +245,11 @@ func run(ctx context.Context, c config) (good bool, failures []string, err error
 	}()
 	if err := k.up(ctx); err != nil {
 		return false, nil, err
+	}
+	if c.ssh {
+		if err := serveShell(ctx, k); err != nil {
+			return false, nil, fmt.Errorf("--ssh: %w", err)
+		}
 	}
 	t.began = time.Now() // the cluster's start is not counted
 	for n := range c.repeat {

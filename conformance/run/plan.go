@@ -43,10 +43,10 @@ const conformance = "[Conformance]"
 
 // waits matches tests that mostly wait. They run beside the others: 62 such tests take 167 minutes, one of them 26,
 // and the 460 others take 114 (measured 2026-11-24). alone matches tests that run one at a time, with no others beside
-// them, as ginkgo's mark says.
+// them: ginkgo's mark for that, and upstream's for what harms other tests.
 var (
 	waits = regexp.MustCompile(`Prob(e|ing) |\[Slow\]`)
-	alone = regexp.MustCompile(`\[Serial\]`)
+	alone = regexp.MustCompile(`\[(Serial|Disruptive)\]`)
 )
 
 // newPlan chooses from the names of all tests. Those that passed earlier are not run again.

@@ -19,6 +19,7 @@ const listed = `The following spec names can be used with 'ginkgo run --focus/sk
     ../node/probe.go:3: [sig-node] Probing container [NodeConformance] waits
     ../node/taints.go:4: [sig-node] Taints [Serial] [Disruptive] [Conformance] evict
     ../node/slow.go:5: [sig-node] Pods [Slow] [Conformance] creep
+    ../storage/csi.go:7: [sig-storage] Volumes [Disruptive] outlive the kubelet
     ../node/other.go:6: [sig-node] Pods do something that nobody asks for
 
 `
@@ -68,6 +69,17 @@ func TestSplit(t *testing.T) {
 	}
 	if reason := p.leftOut["[sig-network] Far away [Conformance]"]; reason != "no road" || len(p.leftOut) != 1 {
 		t.Errorf("left out are %q", p.leftOut)
+	}
+}
+
+// TestDisruptive: what harms other tests runs if it is asked for, and alone.
+func TestDisruptive(t *testing.T) {
+	p, err := planned(t, "--focus", "Volumes", "--skip", "", "--left-out", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.stages) != 1 || len(p.stages[0]) != 1 || p.stages[0][0].name != "serial" || p.stages[0][0].procs != 1 {
+		t.Errorf("plan is %+v", p.stages)
 	}
 }
 

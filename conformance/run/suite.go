@@ -82,6 +82,9 @@ func runPart(ctx context.Context, k *cluster, p part, dir string) ([]types.SpecR
 	defer log.Close()
 	suite := exec.CommandContext(ctx, filepath.Join(k.programs, "ginkgo"), args...)
 	suite.Dir = dir
+	if k.ssh {
+		suite.Env = append(os.Environ(), "KUBE_SSH_USER="+sshUser, "KUBE_SSH_KEY_PATH="+k.sshKey())
+	}
 	suite.Stdout, suite.Stderr = log, log
 	suite.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGINT}
 	suite.Cancel = func() error { return syscall.Kill(-suite.Process.Pid, syscall.SIGINT) }

@@ -60,7 +60,7 @@ const (
 // The log has the times of both.
 func TestKubeadmSwap(t *testing.T) {
 	if os.Getenv("PLIMSOLL_E2E_LONG") == "" {
-		t.Skip("takes half an hour of an idle machine: set PLIMSOLL_E2E_LONG=1 (make swap-kubeadm)")
+		t.Skip("takes a quarter of an hour of an idle machine: set PLIMSOLL_E2E_LONG=1 (make swap-kubeadm)")
 	}
 	t.Parallel()
 	s := newKubeadmSwap(t)
