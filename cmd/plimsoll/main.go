@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -26,7 +27,13 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
+// memProfileRate is how many bytes are allocated between two samples of the heap profile. Go keeps a record of each stack
+// that was sampled, for ever: in an agent that had started 9,000 pods these took 1 MiB with Go's rate, 512 KiB (measured
+// 2026-11-27). Raising it, a profile misses more of what is small.
+const memProfileRate = 4 << 20
+
 func main() {
+	runtime.MemProfileRate = memProfileRate
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, asUpstream(os.Args[0], os.Args[1:]))
 	stop()
