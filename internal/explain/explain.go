@@ -33,6 +33,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -150,16 +151,22 @@ const examplesMax = 5
 
 // Waiting asks why pods wait.
 func (a *Asker) Waiting(ctx context.Context) (*Waiting, error) {
+	// The API server looks through all Events meanwhile: with a thousand waiting pods that takes as long as judging them.
+	var refused []Refused
+	var unread error
+	var reads sync.WaitGroup
+	if a.live == nil {
+		reads.Go(func() { refused, unread = a.refused(ctx, "") })
+	}
 	told, err := a.askWatcher(ctx, askedQuestion{})
+	reads.Wait()
 	if err != nil {
 		return nil, fmt.Errorf("explain pending: %w", err)
 	}
 	out := told.Waiting
-	if a.live != nil {
-		return out, nil
-	}
-	if out.Refused, err = a.refused(ctx, ""); err != nil {
-		out.Unseen = append(out.Unseen, Unseen{What: "events", Error: err.Error(),
+	out.Refused = refused
+	if unread != nil {
+		out.Unseen = append(out.Unseen, Unseen{What: "events", Error: unread.Error(),
 			Effect: "owners whose pods are refused, by a quota for example, are not known"})
 	}
 	return out, nil
