@@ -22,9 +22,10 @@ import (
 type config struct {
 	rounds, repeat int // rounds; how often a question is asked in each
 	nodes, pods    int
-	waiting        int // pods that fit nowhere
-	templates      int // how many different requests these have
-	gcPercent      int // of the control plane
+	waiting        int  // pods that fit nowhere
+	templates      int  // how many different requests these have
+	gcPercent      int  // of the control plane
+	asks           bool // leave out reading
 
 	plimsoll, dir, out string // the program; the directory of all state; the report's file
 	port               int    // of the API server; the scheduler has the next one
@@ -47,6 +48,7 @@ func parseFlags(args []string) (config, error) {
 	f.IntVar(&c.waiting, "waiting", 1000, "pods that fit nowhere")
 	f.IntVar(&c.templates, "templates", 10, "how many different requests these have; pods that are alike are judged once")
 	f.IntVar(&c.gcPercent, "gc-percent", 100, "the control plane's --gc-percent")
+	f.BoolVar(&c.asks, "only-asks", false, "only ask the scheduler, which takes a tenth of the time")
 	f.StringVar(&c.plimsoll, "plimsoll", "../bin/plimsoll", "our program")
 	f.StringVar(&c.dir, "dir", "", "directory for all state (default: a new one below the system's temporary directory)")
 	f.StringVar(&c.out, "out", "results/explain.md", "report file; empty: standard output only")
@@ -95,6 +97,10 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 	if err := r.startScheduler(ctx, filepath.Join(c.dir, "scheduler.log")); err != nil {
 		return false, err
 	}
+	sides := []string{reading, asking}
+	if c.asks {
+		sides = []string{asking}
+	}
 	for _, waits := range []bool{false, true} {
 		if waits {
 			if err := r.makeWaiting(ctx); err != nil {
@@ -104,7 +110,7 @@ func run(ctx context.Context, c config) (ok bool, err error) {
 		if err := r.note(ctx, report, waits); err != nil {
 			return false, err
 		}
-		if err := report.Play(ctx, "", []string{reading, asking}, func(ctx context.Context, m *record.Measurement) error {
+		if err := report.Play(ctx, "", sides, func(ctx context.Context, m *record.Measurement) error {
 			return r.measure(ctx, m, waits)
 		}); err != nil {
 			return false, err

@@ -109,24 +109,27 @@ func BenchmarkAsk(b *testing.B) {
 	}
 }
 
-// BenchmarkGroups is a question about 1,000 waiting pods of 50 templates.
+// BenchmarkGroups is a question about 1,000 waiting pods of some templates. The worst case is that no two are alike.
 func BenchmarkGroups(b *testing.B) {
-	f := large()
-	w := f.world()
-	var pods []scheduler.Pod
-	for i := range 1000 {
-		name := fmt.Sprintf("waiting%d", i)
-		pods = append(pods, scheduler.Pod{
-			ID:        scheduler.PodID(name),
-			Namespace: "default",
-			Name:      name,
-			Requests:  []scheduler.Amount{{Resource: scheduler.CPU, Value: 4000 + int64(i%50)}},
+	w := large().world()
+	for _, templates := range []int{10, 50, 1000} {
+		b.Run(fmt.Sprintf("templates-%d", templates), func(b *testing.B) {
+			var pods []scheduler.Pod
+			for i := range 1000 {
+				name := fmt.Sprintf("waiting%d", i)
+				pods = append(pods, scheduler.Pod{
+					ID:        scheduler.PodID(name),
+					Namespace: "default",
+					Name:      name,
+					Requests:  []scheduler.Amount{{Resource: scheduler.CPU, Value: 4000 + int64(i%templates)}},
+				})
+			}
+			defer cpu(b)()
+			for b.Loop() {
+				if g := w.Groups(pods); len(g) != templates {
+					b.Fatalf("%d groups", len(g))
+				}
+			}
 		})
-	}
-	defer cpu(b)()
-	for b.Loop() {
-		if g := w.Groups(pods); len(g) != 50 {
-			b.Fatalf("%d groups", len(g))
-		}
 	}
 }

@@ -14,8 +14,15 @@ func (a cost) plus(b cost) cost {
 	return cost{rules: a.rules + b.rules, weight: a.weight + b.weight, share: a.share + b.share}
 }
 
+// compare is called for thousands of nodes, and mostly the first field or the second decides.
 func (a cost) compare(b cost) int {
-	return cmp.Or(cmp.Compare(a.rules, b.rules), cmp.Compare(a.weight, b.weight), cmp.Compare(a.share, b.share))
+	if a.rules != b.rules {
+		return cmp.Compare(a.rules, b.rules)
+	}
+	if a.weight != b.weight {
+		return cmp.Compare(a.weight, b.weight)
+	}
+	return cmp.Compare(a.share, b.share)
 }
 
 // million is the whole of a share.

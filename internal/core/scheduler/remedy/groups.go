@@ -11,14 +11,16 @@ import (
 
 // reasonsOf groups verdicts by reason. A node with two reasons counts under both.
 func reasonsOf(all []scheduler.Verdict) (out []Reason) {
-	at := map[[2]string]int{}
+	at, n := map[[2]string]int{}, 0
 	for i := range all {
 		for _, text := range all[i].Reasons {
-			key := [2]string{all[i].Plugin, text}
-			n, known := at[key]
-			if !known {
-				n, at[key] = len(out), len(out)
-				out = append(out, Reason{Plugin: all[i].Plugin, Text: text})
+			if plugin := all[i].Plugin; n == len(out) || out[n].Plugin != plugin || out[n].Text != text { // unlike the last
+				known := false
+				if n, known = at[[2]string{plugin, text}]; !known {
+					n = len(out)
+					at[[2]string{plugin, text}] = n
+					out = append(out, Reason{Plugin: plugin, Text: text})
+				}
 			}
 			out[n].Nodes = append(out[n].Nodes, all[i].Node)
 		}

@@ -137,7 +137,18 @@ type candidate struct {
 
 // place orders nodes with equal costs.
 func (c *candidate) place(other *candidate) int {
-	return cmp.Or(c.first.compare(other.first), cmp.Compare(c.at, other.at))
+	if order := c.first.compare(other.first); order != 0 {
+		return order
+	}
+	return cmp.Compare(c.at, other.at)
+}
+
+// compare orders nodes by their bounds, and then by their places.
+func (c *candidate) compare(other *candidate) int {
+	if order := c.bound.compare(other.bound); order != 0 {
+		return order
+	}
+	return c.place(other)
 }
 
 // candidates are in the order of bounds, then of places. Few of thousands are taken, and the others need no order.
@@ -145,8 +156,7 @@ type candidates = heap.Heap[*candidate]
 
 // newCandidates returns the nodes that changes may help. least returns the bound of all rules that reject a node.
 func newCandidates(all []scheduler.Verdict, rejections []scheduler.Rejection, bound bound, least leastCost) candidates {
-	nodes := heap.New(func(a, b *candidate) int { return cmp.Or(a.bound.compare(b.bound), a.place(b)) },
-		func(c *candidate) *int { return &c.index })
+	nodes := heap.New((*candidate).compare, func(c *candidate) *int { return &c.index })
 	room := make([]candidate, 0, len(all))
 	for i := range all {
 		first, may := bound(all[i].Rule, all[i].Short)
