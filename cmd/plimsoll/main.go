@@ -27,9 +27,9 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// memProfileRate is how many bytes are allocated between two samples of the heap profile. Go keeps a record of each stack
-// that was sampled, for ever: in an agent that had started 9,000 pods these took 1 MiB with Go's rate, 512 KiB (measured
-// 2026-11-27). Raising it, a profile misses more of what is small.
+// memProfileRate is how many bytes are allocated between two samples of the heap profile. Go keeps a record of each
+// stack that was sampled, for ever: in an agent that had started 9,000 pods these took 1 MiB with Go's rate, 512 KiB
+// (measured 2026-11-27). Raising it, a profile misses more of what is small.
 const memProfileRate = 4 << 20
 
 func main() {
