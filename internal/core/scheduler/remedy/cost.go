@@ -85,8 +85,13 @@ func ppm(part, whole int64) int64 { return int64(float64(part) / float64(whole) 
 func costOf(changes []Change) cost {
 	sum := cost{rules: 1}
 	for i := range changes {
-		sum.weight += weightOf(&changes[i])
-		sum.share += shareOf(&changes[i])
+		sum.add(&changes[i])
 	}
 	return sum
+}
+
+// add adds what one change costs for the same rejection.
+func (a *cost) add(c *Change) {
+	a.weight += weightOf(c)
+	a.share += shareOf(c)
 }

@@ -32,7 +32,7 @@ func podOptions(pod *scheduler.Pod, n *scheduler.Node, v *scheduler.Verdict) (of
 			of = append(of, Change{Kind: DropPort, Name: p.Protocol, Value: p.IP, To: int64(p.Port), Index: i})
 		}
 	case scheduler.RuleResources:
-		return requestsLowered(nil, v.Short), true
+		return requestsLowered(v.Short), true
 	case scheduler.RuleSpread:
 		for i, s := range pod.Spread {
 			if s.Hard {
@@ -56,15 +56,19 @@ func untolerated(pod *scheduler.Pod, n *scheduler.Node) []scheduler.Taint {
 	return slices.DeleteFunc(hard, func(t scheduler.Taint) bool { return selector.Tolerate(pod.Tolerations, t) })
 }
 
-// requestsLowered appends each request that is too large, lowered to what is free. Nothing: no lower request helps.
-func requestsLowered(of []Change, short []scheduler.Shortage) []Change {
+// requestsLowered returns each request that is too large, lowered to what is free. nil: no lower request helps.
+func requestsLowered(short []scheduler.Shortage) (of []Change) {
 	for _, s := range short {
 		if s.Resource == scheduler.Pods {
-			return of[:0]
+			return nil
 		}
-		of = append(of, Change{Kind: LowerRequest, Name: s.Resource, From: s.Asked, To: max(s.Free(), 0)})
+		of = append(of, requestLowered(s))
 	}
 	return of
+}
+
+func requestLowered(s scheduler.Shortage) Change {
+	return Change{Kind: LowerRequest, Name: s.Resource, From: s.Asked, To: max(s.Free(), 0)}
 }
 
 // podBound returns the least that a change of the pod costs which ends a rejection. may is false if none does.
@@ -81,9 +85,15 @@ func podBound(rule scheduler.RuleSet, short []scheduler.Shortage) (least cost, m
 	case scheduler.RulePorts:
 		return cost{rules: 1, weight: weights[DropPort]}, true
 	case scheduler.RuleResources:
-		var room [shortUsual]Change
-		of := requestsLowered(room[:0], short)
-		return costOf(of), len(of) > 0
+		least.rules = 1
+		for _, s := range short {
+			if s.Resource == scheduler.Pods {
+				return cost{}, false
+			}
+			c := requestLowered(s)
+			least.add(&c)
+		}
+		return least, len(short) > 0
 	case scheduler.RuleSpread:
 		return cost{rules: 1, weight: weights[SoftenSpread]}, true
 	case scheduler.RulePodAffinity:
@@ -110,24 +120,24 @@ func nodeOptions(pod *scheduler.Pod, n *scheduler.Node, v *scheduler.Verdict) (o
 	case scheduler.RuleNodeAffinity:
 		return labelsFor(pod, n), false
 	case scheduler.RuleResources:
-		return roomMade(nil, v.Short), true
+		return roomMade(v.Short), true
 	}
 	return of, true
 }
 
-// shortUsual is how many resources a node lacks at most for the usual pod. Chosen; for more, memory is allocated.
-const shortUsual = 4
-
-// roomMade appends what must be free on the node, or what it must have if it is too small for the pod alone.
-func roomMade(of []Change, short []scheduler.Shortage) []Change {
+// roomMade returns what must be free on the node, or what it must have if it is too small for the pod alone.
+func roomMade(short []scheduler.Shortage) (of []Change) {
 	for _, s := range short {
-		c := Change{Kind: FreeResource, Name: s.Resource, From: s.Free(), To: s.Asked}
-		if s.Asked > s.Allocatable {
-			c = Change{Kind: GrowNode, Name: s.Resource, From: s.Allocatable, To: s.Requested + s.Asked}
-		}
-		of = append(of, c)
+		of = append(of, roomOf(s))
 	}
 	return of
+}
+
+func roomOf(s scheduler.Shortage) Change {
+	if s.Asked > s.Allocatable {
+		return Change{Kind: GrowNode, Name: s.Resource, From: s.Allocatable, To: s.Requested + s.Asked}
+	}
+	return Change{Kind: FreeResource, Name: s.Resource, From: s.Free(), To: s.Asked}
 }
 
 // nodeBound returns the least that a change of the node costs which ends a rejection. may is false if none does.
@@ -140,8 +150,12 @@ func nodeBound(rule scheduler.RuleSet, short []scheduler.Shortage) (least cost, 
 	case scheduler.RuleNodeAffinity:
 		return cost{rules: 1, weight: weights[SetLabel]}, true
 	case scheduler.RuleResources:
-		var room [shortUsual]Change
-		return costOf(roomMade(room[:0], short)), true
+		least.rules = 1
+		for _, s := range short {
+			c := roomOf(s)
+			least.add(&c)
+		}
+		return least, true
 	}
 	return cost{}, false
 }

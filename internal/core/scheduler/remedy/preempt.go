@@ -59,26 +59,23 @@ func (w *World) withPriority(pod *scheduler.Pod, changes []Change) (
 			above = append(above, p)
 		}
 	}
-	try := func(over int32) *scheduler.Preemption {
-		with = append(slices.Clone(changes), Change{
+	changed = *pod
+	// The first that helps. The last that was tried with success is it.
+	_, _ = slices.BinarySearchFunc(above, true, func(over int32, _ bool) int {
+		more := append(slices.Clone(changes), Change{
 			Kind: RaisePriority,
 			From: int64(pod.Priority),
 			To:   int64(over) + 1,
 		})
-		changed = ChangePod(*pod, with)
-		made, _ := w.placer.Preempt(changed)
-		return made
-	}
-	i, _ := slices.BinarySearchFunc(above, true, func(over int32, _ bool) int { // the first that helps
-		if try(over) == nil {
+		raised := ChangePod(*pod, more)
+		preemption, _ := w.placer.Preempt(raised)
+		if preemption == nil {
 			return -1
 		}
+		made, changed = preemption, raised
+		with = more
 		return 0
 	})
-	if i == len(above) {
-		return nil, *pod, nil
-	}
-	made = try(above[i])
 	return made, changed, with
 }
 
