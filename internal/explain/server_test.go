@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +32,8 @@ type server struct {
 	forbid  map[string]bool             // resources that may not be read
 	expired bool                        // every page but the first is too old
 	asked   map[string]bool             // "list pods", "get nodes"
+
+	mu sync.Mutex // held while a request is served
 }
 
 // kinds are all kinds that a question may read.
@@ -85,8 +88,10 @@ func (s *server) client() *kube.Client {
 	return c
 }
 
-// ServeHTTP implements http.Handler.
+// ServeHTTP implements http.Handler. Requests are served one at a time.
 func (s *server) ServeHTTP(out http.ResponseWriter, q *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	parts := strings.Split(strings.Trim(q.URL.Path, "/"), "/")
 	group := ""
 	if parts[0] == "apis" {

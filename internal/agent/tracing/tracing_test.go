@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -105,7 +106,14 @@ func TestServer(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			server := httptest.NewServer(r.Handler(mux))
+			// Close does not wait for a handler that has hijacked its connection, and a span ends with its handler.
+			var handlers sync.WaitGroup
+			handler := r.Handler(mux)
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				handlers.Add(1)
+				defer handlers.Done()
+				handler.ServeHTTP(w, r)
+			}))
 			defer server.Close()
 			for path, want := range map[string]int{"POST /exec/p/c?command=s3cret": 101, "GET /pods": 200,
 				"GET /no": 404} {
@@ -124,6 +132,7 @@ func TestServer(t *testing.T) {
 				}
 			}
 			server.Close()
+			handlers.Wait()
 			spans := r.close(t)
 			if !c.spans {
 				if len(spans) > 0 {
