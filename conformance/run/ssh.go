@@ -210,13 +210,19 @@ func (s *nodeShell) start(ctx context.Context) error {
 		return fmt.Errorf("kill the agent, pid %d: %w", was, err)
 	}
 	s.suspended = 0
-	for deadline := time.Now().Add(startTimeout); ; time.Sleep(100 * time.Millisecond) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	again := time.NewTicker(100 * time.Millisecond)
+	defer again.Stop()
+	for {
 		pid, err := s.agent(ctx)
 		if err == nil && pid != was {
 			return nil
 		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("the agent, pid %d, was not started again within %v: %w", was, startTimeout, err)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("the agent, pid %d, was not started again within %v", was, startTimeout), err)
 		}
 	}
 }
