@@ -214,7 +214,8 @@ type Verdict struct {
 
 // verdict evaluates all rules for row r, with nominated pods.
 func (c *state) verdict(d *demand, self PodID, r row) Verdict {
-	return c.verdictIn(&lists{}, d, self, r)
+	v, _ := c.judgement(&lists{}, d, self, r, 0)
+	return v
 }
 
 // lists has room for the lists of many verdicts: one for each would take most of their time.
@@ -223,26 +224,52 @@ type lists struct {
 	short   []Shortage
 }
 
-// verdictIn is verdict, with its lists in l.
-func (c *state) verdictIn(l *lists, d *demand, self PodID, r row) Verdict {
-	v := Verdict{Node: c.name[r], Reasons: []string{}}
+// judgement is verdict, with its lists in l, and with what those of rules say that come after the rejection.
+func (c *state) judgement(l *lists, d *demand, self PodID, r row, rules RuleSet) (v Verdict, x Rejection) {
 	c.withNominated(d, self, r, func() bool {
-		f := c.firstRejecting(d.profile.filters, d, r)
-		if f != nil {
-			v.Plugin = f.plugin
-			v.Rule = f.rule
-			v.Reasons = since(&l.reasons, func(all []string) []string { return f.explain(c, d, r, all) })
-			v.Final = f.final(c, d, r)
-			switch f.rule {
-			case RuleNUMA:
-				v.Detail = c.detailNUMA(d, r)
-			case RuleResources:
-				v.Short = since(&l.short, func(all []Shortage) []Shortage { return c.shortages(d, r, all) })
-			}
+		v = Verdict{Node: c.name[r], Reasons: []string{}}
+		at := slices.IndexFunc(d.profile.filters, func(f *filter) bool { return !f.judge(c, d, r) })
+		if at < 0 {
+			return true
 		}
-		return f == nil
+		f := d.profile.filters[at]
+		v.Plugin = f.plugin
+		v.Rule = f.rule
+		v.Reasons = since(&l.reasons, func(all []string) []string { return f.explain(c, d, r, all) })
+		v.Final = f.final(c, d, r)
+		switch f.rule {
+		case RuleNUMA:
+			v.Detail = c.detailNUMA(d, r)
+		case RuleResources:
+			v.Short = since(&l.short, func(all []Shortage) []Shortage { return c.shortages(d, r, all) })
+		}
+		if rules != 0 {
+			x = c.rejection(l, d, r, &v, d.profile.filters[at+1:], rules)
+		}
+		return false
 	})
-	return v
+	return v, x
+}
+
+// rejection returns the Rejection of a row with verdict v: of the rule that gave it and of those after it.
+func (c *state) rejection(l *lists, d *demand, r row, v *Verdict, after []*filter, rules RuleSet) Rejection {
+	x := Rejection{Rules: v.Rule & rules, Short: v.Short}
+	if v.Final {
+		x.Final = x.Rules
+	}
+	for _, f := range after {
+		if f.rule&rules == 0 || f.judge(c, d, r) {
+			continue
+		}
+		x.Rules |= f.rule
+		if f.final(c, d, r) {
+			x.Final |= f.rule
+		}
+		if f.rule == RuleResources {
+			x.Short = since(&l.short, func(all []Shortage) []Shortage { return c.shortages(d, r, all) })
+		}
+	}
+	return x
 }
 
 // since returns what more appends to all.
@@ -252,34 +279,14 @@ func since[T any](all *[]T, more func([]T) []T) []T {
 	return slices.Clip((*all)[from:])
 }
 
-// rejection evaluates each of some rules for row r. It begins where verdict does, and goes on after a rejection. Short
-// is in short.
-func (c *state) rejection(d *demand, self PodID, r row, rules RuleSet, short *[]Shortage) (out Rejection) {
-	c.withNominated(d, self, r, func() bool {
-		for _, f := range d.profile.filters {
-			if f.rule&rules == 0 || f.judge(c, d, r) {
-				continue
-			}
-			out.Rules |= f.rule
-			if f.final(c, d, r) {
-				out.Final |= f.rule
-			}
-		}
-		if out.Rules&RuleResources != 0 {
-			out.Short = since(short, func(all []Shortage) []Shortage { return c.shortages(d, r, all) })
-		}
-		return out.Rules == 0
-	})
-	return out
-}
-
 // verdicts evaluates every node, in the order of names.
 func (c *state) verdicts(d *demand, self PodID) []Verdict {
 	nodes := c.byName()
 	out := make([]Verdict, 0, len(nodes))
 	l := lists{reasons: make([]string, 0, len(nodes))} // one for most
 	for _, n := range nodes {
-		out = append(out, c.verdictIn(&l, d, self, n.row))
+		v, _ := c.judgement(&l, d, self, n.row, 0)
+		out = append(out, v)
 	}
 	return out
 }

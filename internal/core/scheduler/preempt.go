@@ -50,33 +50,47 @@ const (
 // priorityOffset is added to priorities that are summed, so that they are above zero. Upstream's MaxInt32+1.
 const priorityOffset = math.MaxInt32 + 1
 
-// preempt chooses the row where preemption costs least. The order is upstream's: fewest violated budgets, lowest
-// highest priority, smallest sum of priorities, fewest victims, latest start of the oldest victim with the highest
-// priority. Ties, which upstream breaks at random, are broken by winsTie. Unlike upstream, every row is considered. If
-// there is none, why is the reason.
+// preempt chooses the preemption for a pod that fits nowhere. If there is none, why is the reason.
 func (c *cluster) preempt(d *demand, self PodID) (p *Preemption, why string) {
-	if d.profile.NoPreemption {
-		return nil, ""
+	if may, why := c.eligible(d, self); !may {
+		return nil, why
 	}
-	if d.neverPreempts {
-		return nil, "not eligible due to preemptionPolicy=Never."
-	}
-	if c.awaitsVictims(d, self) {
-		return nil, "not eligible due to a terminating pod on the nominated node."
-	}
-	if d.conflict || d.claimsProblem() != "" {
-		f := Failure{Nodes: c.seenCount, Reasons: map[string]int{reasonNotHelpful: c.seenCount}}
-		return nil, f.String()
-	}
-	if !c.anyBelow(d.priority) {
+	if p = c.cheapestPreemption(d, self); p == nil {
 		return nil, c.whyNoPreemption(d, self)
+	}
+	return p, ""
+}
+
+// eligible reports whether preemption is to be considered. If not, why is the reason.
+func (c *cluster) eligible(d *demand, self PodID) (may bool, why string) {
+	switch {
+	case d.profile.NoPreemption:
+		return false, ""
+	case d.neverPreempts:
+		return false, "not eligible due to preemptionPolicy=Never."
+	case c.awaitsVictims(d, self):
+		return false, "not eligible due to a terminating pod on the nominated node."
+	case d.conflict || d.claimsProblem() != "":
+		f := Failure{Nodes: c.seenCount, Reasons: map[string]int{reasonNotHelpful: c.seenCount}}
+		return false, f.String()
+	}
+	return true, ""
+}
+
+// cheapestPreemption chooses the row where preemption costs least. The order is upstream's: fewest violated budgets,
+// lowest highest priority, smallest sum of priorities, fewest victims, latest start of the oldest victim with the
+// highest priority. Ties, which upstream breaks at random, are broken by winsTie. Unlike upstream, every row is
+// considered. nil: there is none.
+func (c *cluster) cheapestPreemption(d *demand, self PodID) *Preemption {
+	if !c.anyBelow(d.priority) {
+		return nil
 	}
 	best, cost := c.cheapest(d, self)
 	if best == noRow {
-		return nil, c.whyNoPreemption(d, self)
+		return nil
 	}
 	_, victims := c.costOn(d, self, best)
-	return c.preemptionOf(best, &cost, victims), ""
+	return c.preemptionOf(best, &cost, victims)
 }
 
 func (c *cluster) preemptionOf(r row, b *preemptCost, victims []*placedPod) *Preemption {

@@ -52,48 +52,45 @@ func (p *Placer) Evictions(pod Pod) (out []Preemption) {
 	return out
 }
 
-// Judge is Verdicts, with the Failure that follows from them. failure is nil if some node is feasible.
-func (p *Placer) Judge(pod Pod) (all []Verdict, failure *Failure) {
-	p.cluster.ask(&pod, func(d *demand) {
-		all = p.cluster.verdicts(d, pod.ID)
-		failure = failureOf(newFailure(len(all), d), all)
-	})
-	return all, failure
-}
-
-// A Rejection says which of some rules reject a node, whether an earlier one does or not.
+// A Rejection says which of some rules reject a node: the one that the Verdict names, and those after it.
 type Rejection struct {
 	Rules RuleSet
 	Final RuleSet    // those of Rules whose rejection no eviction ends
 	Short []Shortage // as in Verdict, if RuleResources is one of Rules
 }
 
-// Rejections asks rules about pod and every node, in the order of names. If nominated pods are on a node, the answer is
-// that of the evaluation that ends with the Verdict: with them if the node is rejected then, else without.
-func (p *Placer) Rejections(pod Pod, rules RuleSet) (out []Rejection) {
+// Judge is Verdicts, with what each of rules says about the same node, and with the Failure that follows from all.
+// failure is nil if some node is feasible.
+func (p *Placer) Judge(pod Pod, rules RuleSet) (all []Verdict, rejections []Rejection, failure *Failure) {
 	c := p.cluster
 	c.ask(&pod, func(d *demand) {
 		nodes := c.byName()
-		out = make([]Rejection, 0, len(nodes))
-		var short []Shortage
-		for _, n := range nodes {
-			out = append(out, c.rejection(d, pod.ID, n.row, rules, &short))
+		all, rejections = make([]Verdict, len(nodes)), make([]Rejection, len(nodes))
+		l := lists{reasons: make([]string, 0, len(nodes)), short: make([]Shortage, 0, len(nodes))} // one for most
+		for i, n := range nodes {
+			all[i], rejections[i] = c.judgement(&l, d, pod.ID, n.row, rules)
 		}
+		failure = failureOf(newFailure(len(all), d), all)
 	})
-	return out
+	return all, rejections, failure
 }
 
 // failureOf adds the reasons of all to f. It returns nil if some node is feasible.
 func failureOf(f *Failure, all []Verdict) *Failure {
-	for i := range all {
-		v := &all[i]
+	for len(all) > 0 {
+		v := &all[0]
 		if v.Plugin == "" {
 			return nil
 		}
+		same := 1 // many nodes in a row have the same reasons
+		for same < len(all) && all[same].Rule == v.Rule && slices.Equal(all[same].Reasons, v.Reasons) {
+			same++
+		}
 		f.Rejected |= v.Rule
 		for _, reason := range v.Reasons {
-			f.Reasons[reason]++
+			f.Reasons[reason] += same
 		}
+		all = all[same:]
 	}
 	return f
 }
@@ -101,13 +98,7 @@ func failureOf(f *Failure, all []Verdict) *Failure {
 // Fits returns how many nodes are feasible for pod.
 func (p *Placer) Fits(pod Pod) (n int) {
 	c := p.cluster
-	c.ask(&pod, func(d *demand) {
-		for r := range c.End() {
-			if c.seen[r] && c.feasible(d, pod.ID, r) {
-				n++
-			}
-		}
-	})
+	c.ask(&pod, func(d *demand) { n = c.feasibleRows(d, pod.ID).Count() })
 	return n
 }
 
@@ -121,11 +112,15 @@ func (p *Placer) VerdictOn(pod Pod, node string) (v Verdict, known bool) {
 	return v, true
 }
 
-// Preempt returns the preemption that would be chosen for a pod that fits nowhere. If there is none, why may say the
-// reason.
-func (p *Placer) Preempt(pod Pod) (made *Preemption, why string) {
-	p.cluster.ask(&pod, func(d *demand) { made, why = p.cluster.preempt(d, pod.ID) })
-	return made, why
+// Preempt returns the preemption that would be chosen for a pod that fits nowhere. nil: there is none.
+func (p *Placer) Preempt(pod Pod) (made *Preemption) {
+	c := p.cluster
+	c.ask(&pod, func(d *demand) {
+		if may, _ := c.eligible(d, pod.ID); may {
+			made = c.cheapestPreemption(d, pod.ID)
+		}
+	})
+	return made
 }
 
 // Likeness returns a text that is the same for pods that no rule can tell apart as long as no fact changes. A pod with

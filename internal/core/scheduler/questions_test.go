@@ -14,7 +14,7 @@ func TestQuestionsAgreeAndLeaveNothing(t *testing.T) {
 			h.placer.Hold(pod)() // makes what is kept for later, such as the topologies of its terms
 			before := sweptSizes(h.placer)
 			release := h.placer.Hold(pod)
-			all, failure := h.placer.Judge(pod)
+			all, _, failure := h.placer.Judge(pod, 0)
 			var want *Failure
 			h.placer.cluster.ask(&pod, func(d *demand) { want = h.placer.cluster.choosePlain(d, pod.ID).failure })
 			if (failure == nil) != (want == nil) || want != nil && failure.String() != want.String() {

@@ -42,7 +42,7 @@ func TestTotals(t *testing.T) {
 	}
 	pod.Requests = []Amount{{CPU, 9000}}
 	got, failure := p.Totals(pod)
-	if _, want := p.Judge(pod); failure == nil || len(got) > 0 || failure.String() != want.String() {
+	if _, _, want := p.Judge(pod, 0); failure == nil || len(got) > 0 || failure.String() != want.String() {
 		t.Errorf("none: %v, %v, want %v", got, failure, want)
 	}
 }

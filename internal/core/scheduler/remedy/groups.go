@@ -40,23 +40,27 @@ type Group struct {
 // Groups judges waiting pods, and returns those with the same answer together: the largest group first. Pods that no
 // rule can tell apart are judged once.
 func (w *World) Groups(pods []scheduler.Pod) (out []Group) {
-	pods = slices.Clone(pods)
-	slices.SortFunc(pods, func(a, b scheduler.Pod) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	order := make([]*scheduler.Pod, len(pods))
+	for i := range pods {
+		order[i] = &pods[i]
+	}
+	slices.SortFunc(order, func(a, b *scheduler.Pod) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	alike, same := map[string]int{}, map[string]int{}
-	for _, pod := range pods {
-		look := w.placer.Likeness(pod) + strings.Join(pod.Gates, "\x00")
+	for _, pod := range order {
+		look := w.placer.Likeness(*pod) + strings.Join(pod.Gates, "\x00")
 		n, known := alike[look]
 		if !known {
-			a := w.Ask(pod)
-			if n, known = same[a.key()]; !known {
-				n, same[a.key()] = len(out), len(out)
+			a := w.Ask(*pod)
+			key := a.key()
+			if n, known = same[key]; !known {
+				n, same[key] = len(out), len(out)
 				out = append(out, Group{Answer: a})
 			}
 			alike[look] = n
 		}
-		out[n].Pods = append(out[n].Pods, pod)
+		out[n].Pods = append(out[n].Pods, *pod)
 	}
 	slices.SortStableFunc(out, func(a, b Group) int { return cmp.Compare(len(b.Pods), len(a.Pods)) })
 	return out

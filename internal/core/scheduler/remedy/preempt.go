@@ -14,11 +14,11 @@ const priorityMax = 1_000_000_000
 func (w *World) preemptions(pod *scheduler.Pod) (out []Remedy) {
 	changed := *pod
 	var changes []Change
-	made, _ := w.placer.Preempt(*pod)
+	made := w.placer.Preempt(*pod)
 	if made == nil && pod.NeverPreempts {
 		changes = []Change{{Kind: AllowPreemption}}
 		changed = ChangePod(*pod, changes)
-		made, _ = w.placer.Preempt(changed)
+		made = w.placer.Preempt(changed)
 	}
 	if made == nil {
 		if made, changed, changes = w.withPriority(pod, changes); made == nil {
@@ -68,7 +68,7 @@ func (w *World) withPriority(pod *scheduler.Pod, changes []Change) (
 			To:   int64(over) + 1,
 		})
 		raised := ChangePod(*pod, more)
-		preemption, _ := w.placer.Preempt(raised)
+		preemption := w.placer.Preempt(raised)
 		if preemption == nil {
 			return -1
 		}
@@ -105,7 +105,7 @@ func (w *World) withBudgets(pod *scheduler.Pod, made *scheduler.Preemption, chan
 			}
 			w.placer.BudgetSeen(w.now, b)
 		}
-		if again, _ := w.placer.Preempt(*pod); again != nil && again.Violations == 0 {
+		if again := w.placer.Preempt(*pod); again != nil && again.Violations == 0 {
 			return &Remedy{
 				Of:      OfBudget,
 				Node:    again.Node,

@@ -171,9 +171,9 @@ func TestRemediesLetPodsIn(t *testing.T) {
 		w := f.world()
 		for i := range f.waiting {
 			pod := f.waiting[i]
-			before, _ := w.placer.Judge(pod)
+			before, _, _ := w.placer.Judge(pod, bounded)
 			a := w.Ask(pod)
-			if after, _ := w.placer.Judge(pod); !reflect.DeepEqual(before, after) {
+			if after, _, _ := w.placer.Judge(pod, bounded); !reflect.DeepEqual(before, after) {
 				t.Fatalf("seed %d: %s: the question has changed the world: %v, then %v", seed, pod.Name, before, after)
 			}
 			checkReasons(t, seed, before, &a)
@@ -305,11 +305,10 @@ func TestTheSmallestIsFound(t *testing.T) {
 		w := f.world()
 		for i := range f.waiting {
 			pod := &f.waiting[i]
-			all, failure := w.placer.Judge(*pod)
+			all, rejections, failure := w.placer.Judge(*pod, bounded)
 			if failure == nil {
 				continue
 			}
-			rejections := w.placer.Rejections(*pod, bounded)
 			for side, c := range map[Side]struct {
 				got   *Remedy
 				bound bound

@@ -42,7 +42,8 @@ type World struct {
 	nodes   map[string]*scheduler.Node
 	budgets map[string]*scheduler.Budget // by namespace and name
 	placed  map[scheduler.PodID]placedPod
-	reports bool // some node's agent reports about its NUMA nodes
+	reports bool        // some node's agent reports about its NUMA nodes
+	room    []candidate // working space of candidates
 }
 
 // placedPod is what is kept of a pod on a node: who it is for budgets.
@@ -150,7 +151,7 @@ type Remedy struct {
 // Ask judges a waiting pod.
 func (w *World) Ask(pod scheduler.Pod) Answer {
 	defer w.placer.Hold(pod)()
-	all, failure := w.placer.Judge(pod)
+	all, rejections, failure := w.placer.Judge(pod, bounded)
 	a := Answer{Gates: pod.Gates, Failure: failure, Reasons: reasonsOf(all)}
 	for i := range all {
 		if all[i].Plugin == "" {
@@ -166,7 +167,7 @@ func (w *World) Ask(pod scheduler.Pod) Answer {
 	if len(all) == 0 {
 		return a
 	}
-	a.Remedies = w.remedies(&pod, all)
+	a.Remedies = w.remedies(&pod, all, rejections)
 	a.Nearest = nearest(all, a.Remedies)
 	return a
 }

@@ -18,7 +18,9 @@ const optionsMax = 32
 const stepsMax = 32
 
 // remedies returns the smallest remedy of each side for a pod that fits nowhere, the smallest first.
-func (w *World) remedies(pod *scheduler.Pod, all []scheduler.Verdict) (out []Remedy) {
+func (w *World) remedies(
+	pod *scheduler.Pod, all []scheduler.Verdict, rejections []scheduler.Rejection,
+) (out []Remedy) {
 	gates := gatesOf(pod)
 	add := func(r *Remedy) {
 		if r == nil {
@@ -36,7 +38,6 @@ func (w *World) remedies(pod *scheduler.Pod, all []scheduler.Verdict) (out []Rem
 	for _, r := range w.preemptions(pod) {
 		add(&r)
 	}
-	rejections := w.placer.Rejections(*pod, bounded)
 	add(w.changedPod(pod, all, rejections))
 	add(w.changedNode(pod, all, rejections))
 	add(w.anotherNode(pod, all))
@@ -128,10 +129,9 @@ type try func(v *scheduler.Verdict, enough func(cost) bool) ([]Change, cost)
 
 // candidate is a node with lower bounds of the cost of its remedy.
 type candidate struct {
-	v     *scheduler.Verdict
+	at    int  // in the list of verdicts
 	bound cost // of all rules that reject it
 	first cost // of the first of them
-	at    int  // in the order of names
 	index int  // in the heap
 }
 
@@ -151,46 +151,69 @@ func (c *candidate) compare(other *candidate) int {
 	return c.place(other)
 }
 
-// candidates are in the order of bounds, then of places. Few of thousands are taken, and the others need no order.
-type candidates = heap.Heap[*candidate]
-
-// newCandidates returns the nodes that changes may help. least returns the bound of all rules that reject a node.
-func newCandidates(all []scheduler.Verdict, rejections []scheduler.Rejection, bound bound, least leastCost) candidates {
-	nodes := heap.New((*candidate).compare, func(c *candidate) *int { return &c.index })
-	room := make([]candidate, 0, len(all))
+// candidates returns the nodes that changes may help. least returns the bound of all rules that reject a node. The list
+// is working space.
+func (w *World) candidates(
+	all []scheduler.Verdict, rejections []scheduler.Rejection, bound bound, least leastCost,
+) []candidate {
+	out := slices.Grow(w.room[:0], len(all))
 	for i := range all {
-		first, may := bound(all[i].Rule, all[i].Short)
-		if !may {
-			continue
+		v := &all[i]
+		first, may := bound(v.Rule, v.Short)
+		whole := first
+		if may && rejections[i].Rules != v.Rule { // others reject it, too
+			whole, may = least(&rejections[i])
 		}
-		if whole, may := least(&rejections[i]); may {
-			room = append(room, candidate{v: &all[i], bound: whole, first: first, at: i})
-			nodes.Set(&room[len(room)-1])
+		if may {
+			out = append(out, candidate{at: i, bound: whole, first: first})
 		}
 	}
-	return nodes
+	w.room = out
+	return out
 }
 
-// cheapest tries candidates in their order, until no other can be cheaper. Of nodes with equal costs, the first by
-// place is found, in whatever order they are tried.
-func cheapest(nodes candidates, try try) (best *Remedy) {
-	var from *candidate // of best
-	for nodes.Len() > 0 {
-		n := nodes.First()
-		nodes.Remove(n)
-		enough := func(sum cost) bool {
-			if best == nil {
-				return true
-			}
-			order := sum.compare(best.cost)
-			return order < 0 || order == 0 && n.place(from) < 0
+// cheapest tries the nodes in their order, until no other can be cheaper. Of nodes with equal costs, the first by place
+// is found, in whatever order they are tried.
+func cheapest(nodes []candidate, all []scheduler.Verdict, try try) (best *Remedy) {
+	if len(nodes) == 0 {
+		return nil
+	}
+	var from, n *candidate // of best, and the one that is tried
+	enough := func(sum cost) bool {
+		if best == nil {
+			return true
 		}
+		order := sum.compare(best.cost)
+		return order < 0 || order == 0 && n.place(from) < 0
+	}
+	attempt := func() {
+		v := &all[n.at]
+		if made, sum := try(v, enough); len(made) > 0 {
+			best, from = &Remedy{Node: v.Node, Changes: made, cost: sum}, n
+		}
+	}
+	n = &nodes[0]
+	for i := range nodes {
+		if nodes[i].compare(n) < 0 {
+			n = &nodes[i]
+		}
+	}
+	attempt()
+	first := n
+	// Mostly, few of thousands are left that can be cheaper than the first. Only those need an order.
+	left := heap.New((*candidate).compare, func(c *candidate) *int { return &c.index })
+	for i := range nodes {
+		if n = &nodes[i]; n != first && enough(n.bound) {
+			left.Set(n)
+		}
+	}
+	for left.Len() > 0 {
+		n = left.First()
 		if !enough(n.bound) {
 			break // nor are the others: they come later by bound, or by place
 		}
-		if made, sum := try(n.v, enough); len(made) > 0 {
-			best, from = &Remedy{Node: n.v.Node, Changes: made, cost: sum}, n
-		}
+		left.Remove(n)
+		attempt()
 	}
 	return best
 }
@@ -230,7 +253,7 @@ func (w *World) tryNode(pod *scheduler.Pod) try {
 
 // changedPod returns the smallest change of the pod that lets it onto some node.
 func (w *World) changedPod(pod *scheduler.Pod, all []scheduler.Verdict, alone []scheduler.Rejection) *Remedy {
-	best := cheapest(newCandidates(all, alone, podBound, leastPod), w.tryPod(pod))
+	best := cheapest(w.candidates(all, alone, podBound, leastPod), all, w.tryPod(pod))
 	if best == nil {
 		return nil
 	}
@@ -241,7 +264,7 @@ func (w *World) changedPod(pod *scheduler.Pod, all []scheduler.Verdict, alone []
 
 // changedNode returns the smallest change of one node that lets the pod onto it.
 func (w *World) changedNode(pod *scheduler.Pod, all []scheduler.Verdict, alone []scheduler.Rejection) *Remedy {
-	best := cheapest(newCandidates(all, alone, nodeBound, leastNode(pod)), w.tryNode(pod))
+	best := cheapest(w.candidates(all, alone, nodeBound, leastNode(pod)), all, w.tryNode(pod))
 	if best != nil {
 		best.Of = OfNode
 	}
