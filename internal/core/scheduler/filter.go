@@ -214,7 +214,7 @@ type Verdict struct {
 
 // verdict evaluates all rules for row r, with nominated pods.
 func (c *state) verdict(d *demand, self PodID, r row) Verdict {
-	v, _ := c.judgement(&lists{}, d, self, r, 0)
+	v, _ := c.judgement(&lists{}, d.profile.filters, d, self, r, 0)
 	return v
 }
 
@@ -224,15 +224,17 @@ type lists struct {
 	short   []Shortage
 }
 
-// judgement is verdict, with its lists in l, and with what those of rules say that come after the rejection.
-func (c *state) judgement(l *lists, d *demand, self PodID, r row, rules RuleSet) (v Verdict, x Rejection) {
+// judgement is verdict by filters, with its lists in l, and with what those of rules say that come after the rejection.
+func (c *state) judgement(
+	l *lists, filters []*filter, d *demand, self PodID, r row, rules RuleSet,
+) (v Verdict, x Rejection) {
 	c.withNominated(d, self, r, func() bool {
 		v = Verdict{Node: c.name[r], Reasons: []string{}}
-		at := slices.IndexFunc(d.profile.filters, func(f *filter) bool { return !f.judge(c, d, r) })
+		at := slices.IndexFunc(filters, func(f *filter) bool { return !f.judge(c, d, r) })
 		if at < 0 {
 			return true
 		}
-		f := d.profile.filters[at]
+		f := filters[at]
 		v.Plugin = f.plugin
 		v.Rule = f.rule
 		v.Reasons = since(&l.reasons, func(all []string) []string { return f.explain(c, d, r, all) })
@@ -244,7 +246,7 @@ func (c *state) judgement(l *lists, d *demand, self PodID, r row, rules RuleSet)
 			v.Short = since(&l.short, func(all []Shortage) []Shortage { return c.shortages(d, r, all) })
 		}
 		if rules != 0 {
-			x = c.rejection(l, d, r, &v, d.profile.filters[at+1:], rules)
+			x = c.rejection(l, d, r, &v, filters[at+1:], rules)
 		}
 		return false
 	})
@@ -279,14 +281,14 @@ func since[T any](all *[]T, more func([]T) []T) []T {
 	return slices.Clip((*all)[from:])
 }
 
-// verdicts evaluates every node, in the order of names.
-func (c *state) verdicts(d *demand, self PodID) []Verdict {
+// judgements evaluates every node, in the order of names.
+func (c *state) judgements(d *demand, self PodID, rules RuleSet) (all []Verdict, rejections []Rejection) {
 	nodes := c.byName()
-	out := make([]Verdict, 0, len(nodes))
-	l := lists{reasons: make([]string, 0, len(nodes))} // one for most
-	for _, n := range nodes {
-		v, _ := c.judgement(&l, d, self, n.row, 0)
-		out = append(out, v)
+	all, rejections = make([]Verdict, len(nodes)), make([]Rejection, len(nodes))
+	l := lists{reasons: make([]string, 0, len(nodes)), short: make([]Shortage, 0, len(nodes))} // one for most
+	filters := slices.DeleteFunc(slices.Clone(d.profile.filters), func(f *filter) bool { return !f.applies(d) })
+	for i, n := range nodes {
+		all[i], rejections[i] = c.judgement(&l, filters, d, self, n.row, rules)
 	}
-	return out
+	return all, rejections
 }

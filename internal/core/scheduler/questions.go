@@ -21,7 +21,7 @@ func (p *Placer) Sizes() (nodes, pods, assumed int) {
 
 // Verdicts judges pod for every node, in the order of names. The commands `why` and `whatif` print it.
 func (p *Placer) Verdicts(pod Pod) (out []Verdict) {
-	p.cluster.ask(&pod, func(d *demand) { out = p.cluster.verdicts(d, pod.ID) })
+	p.cluster.ask(&pod, func(d *demand) { out, _ = p.cluster.judgements(d, pod.ID, 0) })
 	return out
 }
 
@@ -62,14 +62,8 @@ type Rejection struct {
 // Judge is Verdicts, with what each of rules says about the same node, and with the Failure that follows from all.
 // failure is nil if some node is feasible.
 func (p *Placer) Judge(pod Pod, rules RuleSet) (all []Verdict, rejections []Rejection, failure *Failure) {
-	c := p.cluster
-	c.ask(&pod, func(d *demand) {
-		nodes := c.byName()
-		all, rejections = make([]Verdict, len(nodes)), make([]Rejection, len(nodes))
-		l := lists{reasons: make([]string, 0, len(nodes)), short: make([]Shortage, 0, len(nodes))} // one for most
-		for i, n := range nodes {
-			all[i], rejections[i] = c.judgement(&l, d, pod.ID, n.row, rules)
-		}
+	p.cluster.ask(&pod, func(d *demand) {
+		all, rejections = p.cluster.judgements(d, pod.ID, rules)
 		failure = failureOf(newFailure(len(all), d), all)
 	})
 	return all, rejections, failure
