@@ -48,10 +48,13 @@ func (w *World) Groups(pods []scheduler.Pod) (out []Group) {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	alike, same := map[string]int{}, map[string]int{}
+	var held holds
+	defer held.release()
 	for _, pod := range order {
 		look := w.placer.Likeness(*pod) + strings.Join(pod.Gates, "\x00")
 		n, known := alike[look]
 		if !known {
+			held.add(w.placer, *pod)
 			a := w.Ask(*pod)
 			key := a.key()
 			if n, known = same[key]; !known {
@@ -64,6 +67,25 @@ func (w *World) Groups(pods []scheduler.Pod) (out []Group) {
 	}
 	slices.SortStableFunc(out, func(a, b Group) int { return cmp.Compare(len(b.Pods), len(a.Pods)) })
 	return out
+}
+
+// holds keeps what is computed for the first pods of some kinds, so that those like them are recognized sooner.
+type holds []func()
+
+// heldMax bounds holds, because what is kept for a pod grows with the nodes. Chosen: waiting pods are mostly of fewer
+// kinds.
+const heldMax = 64
+
+func (h *holds) add(p *scheduler.Placer, pod scheduler.Pod) {
+	if len(*h) < heldMax {
+		*h = append(*h, p.Hold(pod))
+	}
+}
+
+func (h *holds) release() {
+	for _, release := range *h {
+		release()
+	}
 }
 
 // key returns a text that is the same for answers that say the same.
@@ -100,10 +122,13 @@ type Miss struct {
 // take.
 func (w *World) MissesOn(node string, pods []scheduler.Pod) (misses []Miss, takes []scheduler.Pod) {
 	alike, at := map[string]scheduler.Verdict{}, map[[2]string]int{}
+	var held holds
+	defer held.release()
 	for _, pod := range pods {
 		look := w.placer.Likeness(pod)
 		v, known := alike[look]
 		if !known {
+			held.add(w.placer, pod)
 			v, _ = w.placer.VerdictOn(pod, node)
 			alike[look] = v
 		}
