@@ -43,13 +43,13 @@ func (a *Agent) prepareAssignments(ctx context.Context) error {
 		return err
 	}
 	a.groups.assignments = a.assignments
-	byKubelet, err := handover.Read(a.handoverDirs())
-	if err != nil {
-		return err
-	}
 	left, err := remains.Read(ctx, a.runtime)
 	if err != nil {
 		return fmt.Errorf("recover the CPUs, memory and devices assigned to pods: %w", err)
+	}
+	byKubelet, err := a.assignedByKubelet(left)
+	if err != nil {
+		return err
 	}
 	booted, err := bootTime()
 	if err != nil {
@@ -79,6 +79,23 @@ func (a *Agent) prepareAssignments(ctx context.Context) error {
 	a.plugins.assignments = a.assignments
 	a.plugins.recoverDevices(left, byKubelet)
 	return nil
+}
+
+// assignedByKubelet reads what a kubelet assigned to containers. A damaged checkpoint is an error only if it is needed:
+// if a kubelet started one of the containers that run.
+func (a *Agent) assignedByKubelet(left []remains.Pod) (handover.Found, error) {
+	found := handover.Read(a.handoverDirs())
+	damage := found.Damage()
+	if damage == nil {
+		return found, nil
+	}
+	for _, r := range left {
+		if r.FromKubelet != "" {
+			const text = "%w (needed for container %s of pod %s, which a kubelet started)"
+			return found, fmt.Errorf(text, damage, r.FromKubelet, r.UID)
+		}
+	}
+	return found, found.SetAside()
 }
 
 func (a *Agent) handoverDirs() handover.Dirs {

@@ -12,7 +12,8 @@
 //
 // # Invariants
 //
-//   - A file that cannot be read is never overwritten: the agent does not start.
+//   - A file that cannot be read is never overwritten: either the agent does not start (Damage), or the file is renamed
+//     (SetAside).
 //   - A file is replaced as a whole, and only if its content changes.
 //   - Allocations are not written before all pods of the node are known: a kubelet judges a running pod again if the
 //     file has no entry of it.
@@ -29,6 +30,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -75,32 +77,66 @@ type Found struct {
 	cpus    kubeletstate.CPUs
 	memory  kubeletstate.Memory
 	devices kubeletstate.Devices
+	damaged []damage
 }
 
-// Read reads the files of a kubelet or of a Keeper. A missing file counts as empty. If a file cannot be read, the error
-// says what to do.
-func Read(d Dirs) (Found, error) {
+// damage is a file that exists and cannot be read or decoded. It counts as empty.
+type damage struct {
+	path  string
+	bytes int // how many were read
+	err   error
+}
+
+// Read reads the files of a kubelet or of a Keeper. A missing file counts as empty.
+func Read(d Dirs) Found {
 	var f Found
-	err := errors.Join(
-		read(d, kubeletstate.CPUsFile, kubeletstate.ParseCPUs, &f.cpus),
-		read(d, kubeletstate.MemoryFile, kubeletstate.ParseMemory, &f.memory),
-		read(d, kubeletstate.DevicesFile, kubeletstate.ParseDevices, &f.devices),
-	)
-	return f, err
+	f.cpus = read(&f, d.path(kubeletstate.CPUsFile), kubeletstate.ParseCPUs)
+	f.memory = read(&f, d.path(kubeletstate.MemoryFile), kubeletstate.ParseMemory)
+	f.devices = read(&f, d.path(kubeletstate.DevicesFile), kubeletstate.ParseDevices)
+	return f
 }
 
-func read[T any](d Dirs, name string, parse func([]byte) (T, error), into *T) error {
-	path := d.path(name)
+func read[T any](f *Found, path string, parse func([]byte) (T, error)) T {
+	var none T
 	text, err := untrusted.Read(path, fileMax)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return none
 	}
+	content := none
 	if err == nil {
-		*into, err = parse(text)
+		content, err = parse(text)
 	}
 	if err != nil {
-		return fmt.Errorf("read the kubelet's checkpoint %s: %w: it says what is assigned to running containers. "+
-			"Put a whole copy of it back, or drain this node and delete the file", path, err)
+		f.damaged = append(f.damaged, damage{path, len(text), err})
+		return none
+	}
+	return content
+}
+
+// Damage returns an error that names each damaged file and says what to do; nil: there is none. If a kubelet started a
+// running container, only these files say what is assigned to it, and the agent must not run without them.
+func (f Found) Damage() error {
+	var all []error
+	for _, d := range f.damaged {
+		all = append(all, fmt.Errorf("read the kubelet's checkpoint %s: %w: it says what is assigned to running containers. "+
+			"Put a whole copy of it back, or drain this node and delete the file", d.path, d.err))
+	}
+	return errors.Join(all...)
+}
+
+// asideSuffix is appended to the name of a damaged file that is not needed.
+const asideSuffix = ".damaged"
+
+// SetAside renames the damaged files, so that a Keeper does not overwrite them. A file that was set aside earlier is
+// replaced. It must be called only if no running container was started by a kubelet.
+func (f Found) SetAside() error {
+	for _, d := range f.damaged {
+		aside := d.path + asideSuffix
+		if err := os.Rename(d.path, aside); err != nil {
+			return fmt.Errorf("set the damaged checkpoint of the kubelet aside: %w", err)
+		}
+		slog.Warn("a damaged checkpoint of the kubelet was renamed; it is not needed, since no kubelet started a "+
+			"container that runs", "file", d.path, "bytes", d.bytes, "err", d.err, "renamed", aside)
 	}
 	return nil
 }

@@ -65,8 +65,8 @@ func TestFound(t *testing.T) {
 	d.put(t, kubeletstate.DevicesFile, kubeletstate.Devices{Given: []kubeletstate.Given{{
 		Pod: "u", Container: "app", Resource: "example.com/gpu", IDs: map[int64][]string{1: {"g1"}, 0: {"g0", "g1"}},
 	}}}.Marshal())
-	f, err := Read(d)
-	if err != nil {
+	f := Read(d)
+	if err := f.Damage(); err != nil {
 		t.Fatal(err)
 	}
 	a := f.Assignment("u", map[string]string{"app": "id"})
@@ -92,13 +92,14 @@ func TestFound(t *testing.T) {
 // TestWrongFile: the error says which file is wrong and what to do. Missing files count as empty.
 func TestWrongFile(t *testing.T) {
 	d := dirsOf(t)
-	if _, err := Read(d); err != nil {
+	if err := Read(d).Damage(); err != nil {
 		t.Errorf("without files: %v", err)
 	}
 	wrong := strings.Replace(string(kubeletstate.CPUs{Policy: kubeletstate.CPUsStatic}.Marshal()), "static", "statix", 1)
 	d.put(t, kubeletstate.CPUsFile, []byte(wrong))
 	d.put(t, kubeletstate.DevicesFile, nil)
-	_, err := Read(d)
+	f := Read(d)
+	err := f.Damage()
 	for _, want := range []string{
 		filepath.Join(d.Root, "cpu_manager_state") + ": checksum ", filepath.Join(d.Plugins, "kubelet_internal_checkpoint") +
 			": EOF",
@@ -110,6 +111,15 @@ func TestWrongFile(t *testing.T) {
 	}
 	if d.get(t, kubeletstate.CPUsFile) != wrong {
 		t.Error("the file was changed")
+	}
+	if err := f.SetAside(); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.get(t, kubeletstate.CPUsFile+".damaged"); got != wrong {
+		t.Errorf("the renamed file has %q, want %q", got, wrong)
+	}
+	if err := Read(d).Damage(); err != nil {
+		t.Errorf("after they were renamed: %v", err)
 	}
 }
 

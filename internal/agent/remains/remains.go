@@ -27,6 +27,8 @@ type Pod struct {
 	Created int64             // when the newest sandbox was created, in Unix nanoseconds
 	Running map[string]string // IDs of running containers, by name
 	Devices map[string]string // devicemanager.Annotation of the newest container, by name
+	// FromKubelet is the name of a running container that a kubelet created; empty: there is none.
+	FromKubelet string
 }
 
 // Read lists what the runtime has of each pod.
@@ -41,6 +43,11 @@ func Read(ctx context.Context, runtime *cri.Client) ([]Pod, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}
+	return collect(sandboxes.Items, containers.Containers), nil
+}
+
+// collect returns what the runtime has of each pod.
+func collect(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container) []Pod {
 	created := map[string]int64{} // when the newest container was created, by pod and name
 	byUID := map[types.UID]*Pod{}
 	var out []*Pod
@@ -55,7 +62,7 @@ func Read(ctx context.Context, runtime *cri.Client) ([]Pod, error) {
 		}
 		return byUID[uid]
 	}
-	for _, s := range sandboxes.Items {
+	for _, s := range sandboxes {
 		r := of(s.Labels)
 		if s.CreatedAt >= r.Created {
 			r.Note = s.Annotations[criconfig.AnnotationAssignment]
@@ -64,7 +71,7 @@ func Read(ctx context.Context, runtime *cri.Client) ([]Pod, error) {
 		}
 	}
 	noted := map[types.UID]int64{}
-	for _, c := range containers.Containers {
+	for _, c := range containers {
 		// If an agent died while it started the pod, the next one may have assigned something else to it. The newest
 		// container's annotation has what the pod has now.
 		if r := of(c.Labels); c.CreatedAt > max(noted[r.UID], r.Created) {
@@ -77,12 +84,16 @@ func Read(ctx context.Context, runtime *cri.Client) ([]Pod, error) {
 			of(c.Labels).Devices[name] = c.Annotations[devicemanager.Annotation]
 		}
 		if c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
-			of(c.Labels).Running[name] = c.Id
+			r := of(c.Labels)
+			r.Running[name] = c.Id
+			if _, ours := c.Annotations[criconfig.AnnotationFixed]; !ours { // each container of an agent has it
+				r.FromKubelet = name
+			}
 		}
 	}
 	found := make([]Pod, len(out))
 	for i, r := range out {
 		found[i] = *r
 	}
-	return found, nil
+	return found
 }

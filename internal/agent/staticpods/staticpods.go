@@ -179,6 +179,7 @@ func (s *Source) reconcile() {
 	s.synced = s.whole
 	s.mu.Unlock()
 	if first {
+		slog.Info("static pods read", "dir", s.Dir, "pods", len(wanted))
 		s.Runner.StaticSynced()
 	}
 	notify(s.reflect)

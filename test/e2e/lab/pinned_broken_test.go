@@ -78,7 +78,7 @@ const (
 )
 
 // said is what the agent logs about a checkpoint.
-func said(name, text string) string { return fmt.Sprintf("%s bytes=%d", name, len(text)) }
+func said(name, text string) string { return fmt.Sprintf("/%s bytes=%d", name, len(text)) }
 
 // movedTo waits until the kernel has moved a pod to the given CPUs, and remembers that place.
 func (n *pinnedNode) movedTo(name string, cpus, mems idset.Set, pinned map[string]string) {
