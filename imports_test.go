@@ -64,6 +64,7 @@ internal/core/scheduler/volumes: internal/core/scheduler/rows internal/core/sche
     internal/core/scheduler/shrink internal/core/wellknown
 internal/core/csinode: internal/core/unit
 internal/core/devicemanager: internal/core/machine internal/core/numa internal/core/unit
+internal/core/growth: internal/core/unit
 internal/core/podcert: internal/core/unit
 internal/core/podroutes:
 internal/core/serverchoice: internal/core/unit
@@ -230,8 +231,8 @@ internal/agent/volume: internal/agent/csivolume internal/agent/env internal/agen
 internal/scheduler: internal/clock internal/core/numa internal/core/scheduler internal/core/scheduler/trace
     internal/core/throttle internal/core/unit internal/journal internal/kube internal/kube/schedulerconfig
     internal/kube/topology internal/kube/translate
-internal/lifecycle: internal/clock internal/core/lifecycle internal/core/throttle internal/core/unit internal/journal
-    internal/kube internal/kube/translate
+internal/lifecycle: internal/clock internal/core/growth internal/core/lifecycle internal/core/throttle
+    internal/core/unit internal/journal internal/kube internal/kube/translate
 internal/fleet: internal/clock internal/core/fault internal/core/heap internal/core/heartbeat internal/core/podlife
     internal/core/unit internal/kube internal/kube/translate internal/version
 internal/recommend: internal/core/allocatable internal/core/machine internal/core/recommend internal/core/unit

@@ -49,6 +49,7 @@ func (a *Agent) prepareNode(context.Context) error {
 	o.VolumesInUse = a.csiVolumes.VolumesInUse
 	o.Received = func(n *corev1.Node) {
 		a.csiVolumes.NodeStatus(&n.Status)
+		a.csiVolumes.Told(translate.ClaimsToGrow(n))
 		a.podCIDRs.receive(n.Spec.PodCIDRs)
 	}
 	o.Addresses = addresses.Find

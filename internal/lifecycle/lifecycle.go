@@ -1,7 +1,7 @@
 // Package lifecycle does the I/O of node lifecycle and taint eviction. It passes nodes, leases and pods to
 // core/lifecycle and writes what that decides: conditions of silent nodes, taints that follow from conditions,
 // readiness of pods on silent nodes, and deletions of pods that do not tolerate their node's taints or whose node is
-// gone.
+// gone. Beside that it tells nodes which volumes of their pods are to grow (growth.go).
 //
 // # Model
 //
@@ -34,6 +34,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -106,6 +107,13 @@ func Run(ctx context.Context, o Options) error {
 		synced = append(synced, informer.HasSynced)
 		go informer.RunWithContext(ctx)
 	}
+	_, claims := watches.Informer(kube.VolumeClaims, kube.Selection{Trim: trimClaim}, c.teller.claimHandler())
+	go claims.RunWithContext(ctx)
+	go func() {
+		if cache.WaitForCacheSync(ctx.Done(), slices.Concat(synced, []cache.InformerSynced{claims.HasSynced})...) {
+			c.teller.listed()
+		}
+	}()
 	renewals := watches.NewRenewals(func(batch []kube.Renewal) { c.sendRenewals(ctx, batch) })
 	listed := make(chan struct{})
 	go renewals.Follow(ctx, func() { close(listed) })
@@ -188,6 +196,7 @@ type controller struct {
 	start   time.Time // when it was made
 	clock   *clock.Clock
 	lanes   lanes
+	teller  *teller
 
 	// facts are the facts that wait for the goroutine. All others use this channel to reach the fields below.
 	facts chan fact
@@ -215,6 +224,7 @@ func newController(o Options, a api, r recorders) *controller {
 		start:     time.Now(),
 		clock:     clock.New(),
 		lanes:     newLanes(o.WritesInFlight),
+		teller:    newTeller(),
 		facts:     make(chan fact, factsMax),
 		latest:    map[string]*corev1.Node{},
 		leases:    map[string]unit.Wall{},
@@ -257,6 +267,7 @@ func (c *controller) run(ctx context.Context) {
 	var writing sync.WaitGroup
 	defer writing.Wait()
 	writing.Go(func() { c.lanes.run(ctx) })
+	writing.Go(func() { c.tellNodes(ctx) })
 	c.metrics.zones(func() []corelifecycle.Zone { return c.askZones(ctx) })
 	defer c.metrics.zones(nil)
 	slog.Info("lifecycle controller starts", "grace", c.o.Monitor.Grace, "startup_grace", c.o.Monitor.StartupGrace)

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/growth"
 	corelifecycle "github.com/plimsoll-dev/plimsoll/internal/core/lifecycle"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/kube"
@@ -19,6 +20,7 @@ func (c *controller) post(f fact) { c.send(context.Background(), f) }
 func (c *controller) nodeHandler() cache.ResourceEventHandler {
 	seen := func(obj any) {
 		node := obj.(*corev1.Node)
+		c.teller.node(node)
 		c.post(func(now unit.Instant) { c.seeNode(now, node) })
 	}
 	return cache.ResourceEventHandlerFuncs{
@@ -26,6 +28,7 @@ func (c *controller) nodeHandler() cache.ResourceEventHandler {
 		UpdateFunc: func(_, after any) { seen(after) },
 		DeleteFunc: func(obj any) {
 			if node, ok := kube.Deleted[*corev1.Node](obj); ok {
+				c.teller.learn(func(s *growth.State) { s.NodeGone(node.Name) })
 				c.post(func(now unit.Instant) {
 					delete(c.latest, node.Name)
 					c.monitor.NodeGone(now, node.Name)
@@ -57,6 +60,7 @@ func (c *controller) sendRenewals(ctx context.Context, batch []kube.Renewal) {
 
 func (c *controller) podHandler() cache.ResourceEventHandler {
 	gone := func(pod *corev1.Pod) {
+		c.teller.podGone(pod)
 		id := corelifecycle.PodID(pod.UID)
 		c.post(func(now unit.Instant) {
 			delete(c.pods, id)
@@ -64,6 +68,7 @@ func (c *controller) podHandler() cache.ResourceEventHandler {
 		})
 	}
 	seen := func(pod *corev1.Pod) {
+		c.teller.pod(pod)
 		p := translate.LifecyclePod(pod)
 		c.post(func(now unit.Instant) {
 			c.pods[p.ID] = pod

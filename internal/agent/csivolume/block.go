@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -214,16 +215,18 @@ func blockCapability(driver Driver, s *Source) *csi.VolumeCapability {
 }
 
 // look reads a claim's sizes again: a request for a larger volume changes the claim and the persistent volume. Nearly
-// always they are what is known, and then a read of etcd is spared.
-func (k *Manager) look(ctx context.Context, name core.Name, s *Source) {
+// always they are what is known, and then a read of etcd is spared. If others told that the volume is to grow, etcd is
+// read.
+func (k *Manager) look(ctx context.Context, look core.Look, s *Source) {
 	select {
 	case k.looks <- struct{}{}:
 		defer func() { <-k.looks }()
 	case <-ctx.Done():
 		return
 	}
-	size, has, err := k.API.Sizes(ctx, s.claim, s.Spec, true)
-	if err == nil && (size != s.size || has != s.has) {
+	name := look.Volume
+	size, has, err := k.API.Sizes(ctx, s.claim, s.Spec, !look.Told)
+	if err == nil && !look.Told && (size != s.size || has != s.has) {
 		size, has, err = k.API.Sizes(ctx, s.claim, s.Spec, false)
 	}
 	if err != nil {
@@ -235,6 +238,9 @@ func (k *Manager) look(ctx context.Context, name core.Name, s *Source) {
 	v := k.volumes[name]
 	if v == nil || size == s.size && has == s.has {
 		return
+	}
+	if size > has && !slices.Contains(k.growing, s.claim) { // otherwise the volume has grown without the node
+		k.r.Missed()
 	}
 	for uid, w := range v.pods {
 		if w.source == nil || !k.r.Wants(core.Pod(uid), name) {

@@ -125,6 +125,8 @@ type Manager struct {
 	volumes map[core.Name]*known
 	timer   *time.Timer
 	inUse   []core.Name // the volumes in use when Options.InUse was called last
+	telling bool        // what Told received last, as the next field
+	growing []types.NamespacedName
 }
 
 // known is what calls need to know of a volume. It is guarded by Manager.mu.
@@ -210,6 +212,9 @@ func (k *Manager) Want(ctx context.Context, pod *corev1.Pod, outer string, sourc
 	w.source = source
 	w.outer = outer
 	k.r.Want(k.now(), core.Pod(pod.UID), name, k.withDriver(spec, source))
+	if slices.Contains(k.growing, source.claim) {
+		k.tell()
+	}
 	k.step()
 	if why := k.r.Waits(k.now(), core.Pod(pod.UID), name); why != core.None {
 		return Place{}, &WaitingError{Why: because(string(why), w.failed)}
@@ -283,6 +288,27 @@ func (k *Manager) NodeStatus(status *corev1.NodeStatus) {
 	k.step()
 }
 
+// Told receives whether others tell this node of claims whose volumes are to grow, and those of which they say it now.
+func (k *Manager) Told(claims []types.NamespacedName, telling bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.growing = claims
+	k.telling = telling
+	k.tell()
+	k.step()
+}
+
+// tell passes on which of the node's volumes are to grow. The caller holds mu.
+func (k *Manager) tell() {
+	var names []core.Name
+	for name, v := range k.volumes {
+		if v.source != nil && slices.Contains(k.growing, v.source.claim) {
+			names = append(names, name)
+		}
+	}
+	k.r.Told(k.telling, names)
+}
+
 // VolumesInUse returns the volumes in use for the Node's status, given those in it now. Until all pods are known, it
 // removes none.
 func (k *Manager) VolumesInUse(now []corev1.UniqueVolumeName) []corev1.UniqueVolumeName {
@@ -321,9 +347,9 @@ func (k *Manager) step() {
 	for _, n := range d.Notices {
 		k.notice(n)
 	}
-	for _, name := range d.Looks {
-		if v := k.volumes[name]; v.source != nil {
-			go k.look(k.ctx, name, v.source)
+	for _, look := range d.Looks {
+		if v := k.volumes[look.Volume]; v.source != nil {
+			go k.look(k.ctx, look, v.source)
 		}
 	}
 	if k.timer != nil {

@@ -18,8 +18,10 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
+	core "github.com/plimsoll-dev/plimsoll/internal/core/volume"
 )
 
 const stages = csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME
@@ -396,7 +398,7 @@ func TestGrowsLater(t *testing.T) {
 	r.place(a, source)
 	r.sizes["pv-v1"] = 3 << 30
 	r.grown["shop/claim-v1"] = 1 << 30
-	r.look(t.Context(), source.id.name(""), source)
+	r.look(t.Context(), core.Look{Volume: source.id.name("")}, source)
 	r.eventually("the claim has grown", func() bool {
 		_, has, _ := r.Sizes(t.Context(), source.claim, "pv-v1", false)
 		return has == 3<<30
@@ -411,9 +413,77 @@ func TestGrowsLater(t *testing.T) {
 	}
 	has := known()
 	r.cached = map[string]unit.Bytes{"pv-v1": 1 << 30}
-	r.look(t.Context(), name, &has)
+	r.look(t.Context(), core.Look{Volume: name}, &has)
 	if is := known(); is.size != 3<<30 || is.has != 3<<30 {
 		t.Errorf("a cache that lags behind: the volume counts as %v of %v", is.has, is.size)
+	}
+	r.release(a)
+	r.empty()
+}
+
+// TestToldToGrow: if others tell that a claim's volume is to grow, the claim is read at once and the volume expanded.
+// If it is told before the pod has the volume, that follows when the pod has it.
+func TestToldToGrow(t *testing.T) {
+	r := newRig(t)
+	d := startDriver(t, t.TempDir())
+	r.put("driver/d", detached())
+	r.add("d", d.client(), stages, csi.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	r.start()
+	first, second := volumeOf(t, "d", "v1"), volumeOf(t, "d", "v2")
+	a := podOfUID("a")
+	r.place(a, first)
+	grow := func(pv, claim string) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.sizes[pv], r.grown[claim] = 3<<30, 1<<30
+	}
+	hasGrown := func(s *Source, pv string) {
+		t.Helper()
+		r.eventually(pv+" has grown", func() bool {
+			_, has, _ := r.Sizes(t.Context(), s.claim, pv, false)
+			return has == 3<<30
+		})
+	}
+	grow("pv-v1", "shop/claim-v1")
+	r.Told([]types.NamespacedName{first.claim, second.claim}, true)
+	hasGrown(first, "pv-v1")
+	grow("pv-v2", "shop/claim-v2")
+	r.place(a, second)
+	hasGrown(second, "pv-v2")
+	expectCalls(t, d, "stage v1", "publish v1", "expand v1", "stage v2", "publish v2", "expand v2")
+	r.release(a)
+	r.empty()
+}
+
+// TestMissed: if a volume is to grow of which nobody told, volumes are looked at as often as if nobody told at all. It
+// does not count if the volume has grown without the node.
+func TestMissed(t *testing.T) {
+	r := newRig(t)
+	d := startDriver(t, t.TempDir())
+	r.put("driver/d", detached())
+	r.add("d", d.client(), stages, csi.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	r.start()
+	r.Told(nil, true)
+	source, a := volumeOf(t, "d", "v1"), podOfUID("a")
+	r.place(a, source)
+	name := source.id.name("")
+	found := func(size, has unit.Bytes) time.Duration {
+		r.mu.Lock()
+		r.sizes["pv-v1"], r.grown["shop/claim-v1"] = size, has
+		r.mu.Unlock()
+		r.Manager.mu.Lock()
+		known := *r.volumes[name].source
+		r.Manager.mu.Unlock()
+		r.look(t.Context(), core.Look{Volume: name}, &known)
+		r.Manager.mu.Lock()
+		defer r.Manager.mu.Unlock()
+		return r.Manager.r.Step(r.now()).Wake.Sub(r.now())
+	}
+	if next := found(2<<30, 2<<30); next < 4*time.Minute {
+		t.Errorf("it has grown without the node: the next look follows after %v, want more than 4 min", next)
+	}
+	if next := found(3<<30, 2<<30); next > 2*time.Minute {
+		t.Errorf("nobody told: the next look follows after %v, want at most 2 min", next)
 	}
 	r.release(a)
 	r.empty()

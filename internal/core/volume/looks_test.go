@@ -9,7 +9,8 @@ import (
 )
 
 // TestLooks: however many volumes there are, four are looked at in a second on average; few are looked at once a
-// minute. They are looked at in groups, at most one in five seconds. Those that are gone count no more.
+// minute. While others tell which volumes are to grow, it is a tenth of that. They are looked at in groups, at most one
+// in five seconds. Those that are gone count no more.
 func TestLooks(t *testing.T) {
 	const pod Pod = "p"
 	spec := Spec{Driver: "d", Grows: true}
@@ -29,8 +30,8 @@ func TestLooks(t *testing.T) {
 			for _, c := range d.Calls {
 				r.Ended(now, c.ID, c.Volume, Done)
 			}
-			for _, name := range d.Looks {
-				looks[name]++
+			for _, look := range d.Looks {
+				looks[look.Volume]++
 			}
 			if len(d.Looks) > 0 {
 				groups++
@@ -53,10 +54,14 @@ func TestLooks(t *testing.T) {
 		}
 		return total / volumes, least, groups
 	}
-	for _, c := range []struct{ volumes, mean int }{
-		{1, 60}, {100, 60}, {1000, 14}, // 3,600 s / (1,000 * 250 ms)
-		{100, 60},
+	for _, c := range []struct {
+		volumes, mean int
+		telling       bool
+	}{
+		{1, 60, false}, {100, 60, false}, {1000, 14, false}, // 3,600 s / (1,000 * 250 ms)
+		{100, 60, false}, {1, 6, true}, {1000, 1, true}, {1000, 14, false},
 	} {
+		r.Told(c.telling, nil)
 		mean, least, groups := run(c.volumes)
 		if mean < c.mean-2 || mean > c.mean+1 || least < c.mean-2 {
 			t.Errorf("%d volumes: looked at %d times in an hour, one %d times; want %d", c.volumes, mean, least, c.mean)

@@ -25,6 +25,9 @@ import (
 //	known                                    all pods of the node are known
 //	reported VOLUME ...                      the Node's status says that they are in use
 //	attached VOLUME ...                      the Node's status says that they are attached
+//	told VOLUME ...                          others tell which volumes are to grow, and these are
+//	told off                                 nobody tells
+//	missed                                   a volume was to grow, and nobody had told
 //	ended CALL done|failed|unclear|unsent|infeasible
 //	run TIME                                 time passes, from one wake-up to the next
 //	in-use                                   what the node reports as in use
@@ -126,6 +129,14 @@ func (p *player) play() string {
 		p.r.Reported(namesOf(words))
 	case "attached":
 		p.r.Attached(namesOf(words))
+	case "told":
+		off := len(words) == 1 && words[0] == "off"
+		if off {
+			words = nil
+		}
+		p.r.Told(!off, namesOf(words))
+	case "missed":
+		p.r.Missed()
 	case "ended":
 		p.ended(words[0], words[1])
 	case "run":
@@ -188,8 +199,12 @@ func (p *player) step(prefix string) {
 		p.calls[c.ID] = c
 		fmt.Fprintf(&p.out, "%s%v\n", prefix, c)
 	}
-	for _, name := range decided.Looks {
-		fmt.Fprintf(&p.out, "%slook at the sizes of %s\n", prefix, name)
+	for _, look := range decided.Looks {
+		told := ""
+		if look.Told {
+			told = ", as told"
+		}
+		fmt.Fprintf(&p.out, "%slook at the sizes of %s%s\n", prefix, look.Volume, told)
 	}
 	for _, n := range decided.Notices {
 		late := ""

@@ -251,8 +251,9 @@ func (s *step) republish(pods []Pod) {
 	}
 }
 
-// look has the sizes of a volume that pods have read again. Volumes that came at the same time take turns. The more
-// volumes there are, the longer is the time until a volume's next turn.
+// look has the sizes of a volume that pods have read again: at once if others tell that it is to grow, and now and
+// then. Volumes that came at the same time take turns. The more volumes there are, the longer is the time until a
+// volume's next turn.
 func (s *step) look() {
 	v, r := s.v, s.r
 	if !v.spec.Grows || !v.wanted || !v.isPublished() {
@@ -264,22 +265,32 @@ func (s *step) look() {
 	}
 	if v.lookAt.IsZero() {
 		r.looking++
-		after := r.lookAfter()
+	}
+	after := r.lookAfter(v)
+	if v.lookAt.IsZero() || v.lookAt > together(s.now.Add(after)) { // it is new, or others tell no more
 		v.lookAt = together(s.now.Add(after/2 + spread(v.name, after/2)))
 	}
-	if s.now >= v.lookAt {
-		s.into.Looks = append(s.into.Looks, v.name)
-		v.lookAt = together(v.lookAt.Add(r.lookAfter()))
-		if v.lookAt <= s.now { // this look came late
-			v.lookAt = together(s.now.Add(r.lookAfter()))
+	if news := v.told == told; news || s.now >= v.lookAt {
+		s.into.Looks = append(s.into.Looks, Look{Volume: v.name, Told: news})
+		next := together(v.lookAt.Add(after))
+		if news || next <= s.now { // this look came early or late
+			next = together(s.now.Add(after))
+		}
+		v.lookAt = next
+		if news {
+			v.told = heard
 		}
 	}
 	s.wake = s.wake.Earlier(v.lookAt)
 }
 
 // lookAfter returns the time between two looks at a volume.
-func (r *Reconciler) lookAfter() time.Duration {
-	return max(lookAfter, time.Duration(r.looking)*lookApart)
+func (r *Reconciler) lookAfter(v *volume) time.Duration {
+	after := max(lookAfter, time.Duration(r.looking)*lookApart)
+	if r.isTold() && v.told == untold {
+		after *= lookRarely
+	}
+	return after
 }
 
 // together returns the first time of a group of looks that is not before at.

@@ -119,12 +119,14 @@ func LifecycleToleration(t *corev1.Toleration) lifecycle.Toleration {
 	return out
 }
 
-// TrimLifecyclePod removes what neither LifecyclePod nor an Event about the pod reads, which is most of the pod.
+// TrimLifecyclePod removes what neither LifecyclePod, GrowthPod nor an Event about the pod reads, which is most of the
+// pod.
 func TrimLifecyclePod(pod *corev1.Pod) {
 	keep := corev1.PodSpec{
 		NodeName: pod.Spec.NodeName, Tolerations: pod.Spec.Tolerations, SchedulingGates: pod.Spec.SchedulingGates,
 		Overhead: pod.Spec.Overhead, Resources: pod.Spec.Resources,
 		InitContainers: onlyResources(pod.Spec.InitContainers), Containers: onlyResources(pod.Spec.Containers),
+		Volumes: onlyClaims(pod.Spec.Volumes),
 	}
 	pod.Spec = keep
 	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, Conditions: pod.Status.Conditions}
