@@ -108,12 +108,7 @@ spec:
 	if err != nil || len(devices) != 1 {
 		t.Fatalf("devices of pods: %v, %v, want one", devices, err)
 	}
-	device, err := os.Open(devices[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer device.Close()
-	if size, err := device.Seek(0, io.SeekEnd); err != nil || size < 32<<20 {
+	if size, err := sizeOf(devices[0]); err != nil || size < 32<<20 {
 		t.Errorf("the pod's device has %d bytes, %v, want 32 MiB", size, err)
 	}
 	rig.Eventually(t, soon, "the node is told that nothing is to grow any more", func(ctx context.Context) error {
@@ -128,6 +123,16 @@ spec:
 	})
 	k.kubectl("delete", "pod/grows", "persistentvolumeclaim/grows", "--wait=false")
 	k.wantNothingKept()
+}
+
+// sizeOf returns the size of a block device.
+func sizeOf(path string) (int64, error) {
+	device, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer device.Close()
+	return device.Seek(0, io.SeekEnd)
 }
 
 // wantInFile returns an error if no file of a volume begins with text.
