@@ -28,10 +28,10 @@ func TestMemoryIsReturnedAfterABurst(t *testing.T) {
 	for range 3 { // a burst from 20 s to 35 s
 		look(true)
 	}
-	for range 13 {
+	for range 24 {
 		look(false)
 	}
-	want := []time.Duration{10 * time.Second, 40 * time.Second, 100 * time.Second}
+	want := []time.Duration{10 * time.Second, 40 * time.Second, 155 * time.Second}
 	if len(returned) != len(want) {
 		t.Fatalf("returned after %v, want %v", returned, want)
 	}
@@ -42,10 +42,10 @@ func TestMemoryIsReturnedAfterABurst(t *testing.T) {
 	}
 	begun = now
 	returned = nil
-	for range 14 { // a burst that does not end
+	for range 26 { // a burst that does not end
 		look(true)
 	}
 	if len(returned) != 1 || returned[0] != trimEvery {
-		t.Errorf("in a burst of 70 s returned after %v, want once, after %v", returned, trimEvery)
+		t.Errorf("in a burst of 130 s returned after %v, want once, after %v", returned, trimEvery)
 	}
 }
