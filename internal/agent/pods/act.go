@@ -42,7 +42,9 @@ const (
 
 // act carries out one action.
 func (w *worker) act(ctx context.Context, pod *corev1.Pod, a podlife.Action, slot *turns.Slot) error {
-	w.log().Info(a.Kind.String(), "container", a.Container, "why", a.Why)
+	if w.isNews(a) {
+		w.log().Info(a.Kind.String(), "container", a.Container, "why", a.Why)
+	}
 	if a.Kind != podlife.StartContainer && a.ID != "" {
 		if err := w.r.taken(a.ID, w.e); err != nil {
 			return fmt.Errorf("%s: %w", a.Kind, err)
@@ -76,6 +78,17 @@ func (w *worker) act(ctx context.Context, pod *corev1.Pod, a podlife.Action, slo
 		return w.finish(ctx, pod)
 	}
 	return fmt.Errorf("perform %v: unknown action", a.Kind)
+}
+
+// isNews reports whether an action is to be logged. Finish is repeated each second while drivers unmount the pod's
+// volumes, which may take hours with one that hangs: it is logged once. No other action runs beside it.
+func (w *worker) isNews(a podlife.Action) bool {
+	if a.Kind != podlife.Finish {
+		return true
+	}
+	before := w.finishes
+	w.finishes = true
+	return !before
 }
 
 // overtimeMax is how long a call to the runtime may continue after its result is no longer needed. Chosen: far longer

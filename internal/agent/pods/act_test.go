@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 )
 
 // TestOvertime: a call that creates something is not cancelled when its pod must stop, but overtimeMax later. It is
@@ -44,5 +46,21 @@ func TestOvertime(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestIsNews: that a pod is finished is logged once, however often it is tried; all else is logged each time.
+func TestIsNews(t *testing.T) {
+	w := &worker{}
+	for i, c := range []struct {
+		kind podlife.ActionKind
+		want bool
+	}{
+		{podlife.StopSandbox, true}, {podlife.StopSandbox, true}, {podlife.Finish, true}, {podlife.Finish, false},
+		{podlife.RemoveContainer, true}, {podlife.Finish, false},
+	} {
+		if got := w.isNews(podlife.Action{Kind: c.kind}); got != c.want {
+			t.Errorf("action %d, %v: %t, want %t", i, c.kind, got, c.want)
+		}
 	}
 }

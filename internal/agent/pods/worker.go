@@ -43,7 +43,8 @@ type worker struct {
 	unread     string    // the error of the last Event that the runtime could not be read; empty: it was read since
 	unreadSaid time.Time // when that Event was recorded
 
-	volumes volumeState
+	volumes  volumeState
+	finishes bool // Finish was begun
 	// unmountable is why the agent cannot set up some of the pod's volumes, as found by setUp. Empty: it can.
 	unmountable string
 	refused     string // the hold's reason for unmountable if a signer refused a certificate; empty: reasonField
