@@ -34,7 +34,7 @@ func (n *pinnedNode) broken(pinned map[string]string, policy string) {
 			func() { n.checkpoints(elsewhere) }, []string{said("cpu_manager_state", elsewhere)}},
 		{"CPUs and memory reserved that pods have", n.reserving(policy, one, two), func() {},
 			[]string{fmt.Sprintf("container c: CPUs %v: offline, reserved or assigned", one.cpus),
-				fmt.Sprintf("numaNodes=[%v] type=memory owned=48Mi has=18Mi", two.mems)}},
+				fmt.Sprintf("numaNodes=[%v] type=memory assigned=48Mi has=18Mi", two.mems)}},
 		{"a CPU of a pod's own fewer, and less memory", pinnedConfig(policy), func() {
 			for cpu := range lost.All() {
 				n.OfflineCPU(n.t, cpu)

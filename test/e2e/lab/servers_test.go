@@ -44,6 +44,9 @@ func TestServersOfGuests(t *testing.T) {
 	for _, g := range members {
 		g.startEtcd(t, members)
 	}
+	for _, g := range members {
+		g.wantEtcd(t)
+	}
 	one.plimsoll(t, one.first(members)...)
 	one.connect(t)
 	two.plimsoll(t, two.named(one.invite(t, "--server"))...)
@@ -68,6 +71,7 @@ func TestServersOfGuests(t *testing.T) {
 	one.Restart(t)
 	one.publish(t)
 	one.startEtcd(t, members)
+	one.wantEtcd(t)
 	one.plimsoll(t, one.first(members)...)
 	one.wantNode(t, one.Name, corev1.ConditionTrue)
 	one.deploys(t, "last", one.Name)
@@ -132,6 +136,16 @@ func (g *serverGuest) startEtcd(t *testing.T, members []*serverGuest) {
 		"--heartbeat-interval=500", "--election-timeout=5000", "--initial-cluster=" + strings.Join(all, ","),
 		"--listen-client-urls=" + g.etcdURL(etcdClientPort), "--advertise-client-urls=" + g.etcdURL(etcdClientPort),
 		"--listen-peer-urls=" + g.etcdURL(etcdPeerPort), "--initial-advertise-peer-urls=" + g.etcdURL(etcdPeerPort)}})
+}
+
+// wantEtcd waits until the guest's member of etcd answers: plimsoll up refuses one that does not.
+func (g *serverGuest) wantEtcd(t *testing.T) {
+	t.Helper()
+	rig.Eventually(t, movesWithin, "etcd of "+g.Name+" answers", func(ctx context.Context) error {
+		_, err := g.Output(ctx, "plimsoll-controlplane", "etcdctl", "--endpoints", g.etcdURL(etcdClientPort), "endpoint",
+			"health")
+		return err
+	})
 }
 
 // first are the arguments of the first server. Add-ons are not what is tested.

@@ -42,6 +42,9 @@ func TestUnits(t *testing.T) {
 	g.Write(t, "/var/lib/kubelet/kubeadm-flags.env", fmt.Sprintf("KUBELET_KUBEADM_ARGS=%q\n", "--node-ip="+n.IP))
 	g.Write(t, "/etc/default/kubelet", `KUBELET_EXTRA_ARGS="--node-labels=from=extra-args --v=4"`+"\n")
 	for _, part := range []string{"scheduler", "lifecycle"} {
+		// On an emulated machine beside others, a process may get no CPU for 10 s, after which its Lease would be lost.
+		g.Write(t, "/etc/default/plimsoll-"+part, fmt.Sprintf("PLIMSOLL_%s_ARGS=%q\n", strings.ToUpper(part),
+			"--leader-elect-lease-duration=3m --leader-elect-renew-deadline=2m"))
 		g.Write(t, "/etc/plimsoll/"+part+".conf", guestKubeconfig(t, c, n, part))
 		g.Run(t, "chmod", "600", "/etc/plimsoll/"+part+".conf")
 	}

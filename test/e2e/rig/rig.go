@@ -35,6 +35,8 @@ type Options struct {
 	// Services adds kube-proxy and CoreDNS. A network namespace, and so this machine, can have one such instance.
 	Services bool
 	Storage  bool // with the CSI driver and its controllers
+	// Parallel is how many tests of the package run at once (Main); zero: parallel.
+	Parallel int
 
 	// Prepare is called before anything is started. It may change the state directory, for example to a separate disk.
 	Prepare func(*Cluster) error

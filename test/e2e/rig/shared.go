@@ -3,6 +3,7 @@
 package rig
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -34,7 +35,7 @@ const parallel = 12
 func Main(m *testing.M, name string, o Options) int {
 	shared.start = func() (*Cluster, error) { return Start(name, o) }
 	// Tests of pods mostly wait for timers. A flag on the command line has precedence.
-	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
+	if err := flag.Set("test.parallel", strconv.Itoa(cmp.Or(o.Parallel, parallel))); err != nil {
 		fmt.Fprintln(os.Stderr, "FAIL:", err)
 		return 1
 	}
