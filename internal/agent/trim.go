@@ -11,8 +11,8 @@ import (
 
 // The agent works in bursts and is idle for hours in between. A while after its start, and then at intervals, it
 // returns memory to the kernel that only the burst needed: freed heap, and code that ran once. One round costs 10 ms of
-// CPU, and 100 ms with a hundred pods with ten volumes each: nearly all of it is the garbage collection (measured
-// 2026-11-28).
+// CPU without pods. With a hundred pods with ten volumes each, garbage collection took 0.3 s in 150 s at rest, with a
+// round each minute (a profile, 2026-11-28).
 const (
 	// trimFirst is chosen.
 	trimFirst = 10 * time.Second
