@@ -23,6 +23,10 @@ const (
 	registryAddress = "127.0.0.1:" + registryPort
 	registryListens = "0.0.0.0:" + registryPort // in the run's network namespace, for its other nodes too
 	registryTimeout = 20 * time.Second          // chosen: it listens within a second
+
+	// pushes is how often one image is pushed at most. ctr 1.6 sometimes fails with "unexpected EOF", because its stream
+	// from containerd ends within a message (containerd/containerd#5734). CI saw that once.
+	pushes = 3
 )
 
 // pulled returns the names of the images that tests pull.
@@ -93,8 +97,15 @@ func (k *cluster) push(ctx context.Context) error {
 	progress("push images")
 	for _, name := range pulled() {
 		to := registryAddress + strings.TrimPrefix(name, mirrored)
-		if err := k.ctr(ctx, k.runtime(), "images", "push", "--plain-http", to, name); err != nil {
-			return err
+		for push := 1; ; push++ {
+			err := k.ctr(ctx, k.runtime(), "images", "push", "--plain-http", to, name)
+			if err == nil {
+				break
+			}
+			if push == pushes {
+				return err
+			}
+			progress("push again, after push %d of %d failed: %v", push, pushes, err)
 		}
 	}
 	return nil
