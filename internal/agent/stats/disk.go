@@ -2,8 +2,10 @@ package stats
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -146,21 +148,19 @@ func (p *pass) volumes(pod Pod, out *statsapi.PodStats) {
 		add(c.Rootfs)
 		add(c.Logs)
 	}
-	dirs, err := filepath.Glob(filepath.Join(escape(pod.VolumeDir), "*", "*"))
-	if err != nil {
-		slog.Debug("list volumes", "dir", pod.VolumeDir, "err", err)
-	}
-	for _, dir := range dirs {
-		if !slices.Contains(measuredKinds, filepath.Base(filepath.Dir(dir))) {
+	for _, kind := range entries(pod.VolumeDir) {
+		if !slices.Contains(measuredKinds, kind) {
 			continue
 		}
-		volume, inMemory := p.volume(dir)
-		if volume == nil {
-			continue
-		}
-		out.VolumeStats = append(out.VolumeStats, statsapi.VolumeStats{FsStats: *volume, Name: filepath.Base(dir)})
-		if kind := filepath.Base(filepath.Dir(dir)); !inMemory && slices.Contains(onNodeDisk, kind) {
-			add(volume)
+		for _, name := range entries(filepath.Join(pod.VolumeDir, kind)) {
+			volume, inMemory := p.volume(filepath.Join(pod.VolumeDir, kind, name))
+			if volume == nil {
+				continue
+			}
+			out.VolumeStats = append(out.VolumeStats, statsapi.VolumeStats{FsStats: *volume, Name: name})
+			if !inMemory && slices.Contains(onNodeDisk, kind) {
+				add(volume)
+			}
 		}
 	}
 	if p.parts&Claims != 0 && p.o.Volumes != nil {
@@ -189,16 +189,17 @@ func (p *pass) rest(dir string, without ...string) *statsapi.FsStats {
 	return on(p.nodeFS, at, bytes, inodes)
 }
 
-// escape makes a path match only itself in a glob.
-func escape(path string) string {
-	var out []rune
-	for _, r := range path {
-		if r == '*' || r == '?' || r == '[' || r == '\\' {
-			out = append(out, '\\')
-		}
-		out = append(out, r)
+// entries returns the names in a directory of volumes, sorted; none if it does not exist: pods come and go meanwhile.
+func entries(dir string) []string {
+	all, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		slog.Debug("list volumes", "dir", dir, "err", err)
 	}
-	return string(out)
+	names := make([]string, len(all))
+	for i, e := range all {
+		names[i] = e.Name()
+	}
+	return names
 }
 
 // volume describes one volume. For a file system of its own it uses statfs, for a part of the node's the kernel's sum
