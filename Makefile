@@ -187,7 +187,7 @@ ON_CONTAINERD2 := $(ON_CONTAINERD2)|TestUserNamespace|TestImageVolume
 .PHONY: lab
 lab: deps-test build bin/containerd2 bin/registry bin/kubeadm ## run every test in virtual machines of the lab, also the long ones, and some tests on containerd 2
 	bin/plimsoll-lab build
-	$(GO) test -tags $(TAGS),lab -count=1 -timeout 90m ./lab/... ./test/e2e/lab/...
+	$(GO) test -tags $(TAGS),lab -count=1 -timeout 150m -p 1 ./lab/... ./test/e2e/lab/...
 	PATH=$(CURDIR)/bin/containerd2:$$PATH $(GO) test -count=1 -skip TestRemoveWhileStarting ./internal/containerruntime
 	PATH=$(CURDIR)/bin/containerd2:$$PATH $(GO) test -tags $(TAGS) -count=1 -run '$(ON_CONTAINERD2)' ./test/e2e/pods
 

@@ -155,7 +155,15 @@ func (g *Guest) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	accel, cpu := g.processor()
+	version, err := exec.CommandContext(ctx, qemuProgram, "--version").Output()
+	if err != nil {
+		return fmt.Errorf("%s --version: %w", qemuProgram, err)
+	}
+	threads, err := threadsOf(string(version))
+	if err != nil {
+		return err
+	}
+	accel, cpu := g.processor(threads)
 	g.args = append([]string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-machine", "q35", "-accel", accel, "-cpu", cpu,
@@ -193,11 +201,27 @@ func (g *Guest) prepare(ctx context.Context) error {
 // took over three minutes (29 s with this). With 128 MiB the start of programs takes a third longer.
 const translations = 256 * unit.MiB
 
+// threadsOf returns QEMU's word for how many threads emulate a guest's CPUs, from what --version says: multi is one for
+// each. QEMU before 8.1 gets one for all. With several it may keep the translation of an instruction that another CPU
+// overwrites meanwhile (mended by QEMU's commit cb62bd15e14e). Linux changes its own code through a breakpoint
+// (text_poke_bp): the CPUs of a guest then ran into one that was no longer there, again and again, with interrupts off
+// (one of some hundred guests, QEMU 7.2).
+func threadsOf(version string) (string, error) {
+	var major, minor int
+	if _, err := fmt.Sscanf(version, "QEMU emulator version %d.%d", &major, &minor); err != nil {
+		return "", fmt.Errorf("%s --version says %q: %w, want QEMU emulator version MAJOR.MINOR", qemuProgram, version, err)
+	}
+	if major < 8 || major == 8 && minor < 1 {
+		return "single", nil
+	}
+	return "multi", nil
+}
+
 // processor returns what QEMU emulates, and how: an amd64 with all that Debian's kernel and Go need. A guest that will
 // fill its memory gets a CPU without fast string instructions (erms, fsrm): with them, Linux and libc clear and copy
 // memory one byte at a time, and QEMU emulates each byte as one store; without them, it is eight bytes at a time.
-func (g *Guest) processor() (accel, cpu string) {
-	accel, cpu = "tcg,thread=multi", "Skylake-Server"
+func (g *Guest) processor(threads string) (accel, cpu string) {
+	accel, cpu = "tcg,thread="+threads, "Skylake-Server"
 	if g.options.FillMemory {
 		accel, cpu = fmt.Sprintf("%s,tb-size=%d", accel, int64(translations/unit.MiB)), cpu+",-erms,-fsrm"
 	}

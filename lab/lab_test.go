@@ -193,6 +193,22 @@ func TestTailKeepsTheEnd(t *testing.T) {
 }
 
 // TestMonitor plays QEMU's side of the protocol.
+func TestThreadsOf(t *testing.T) {
+	for version, want := range map[string]string{
+		"QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b2)\nCopyright (c) 2003-2022\n": "single",
+		"QEMU emulator version 8.0.5\n":           "single",
+		"QEMU emulator version 8.1.0\n":           "multi",
+		"QEMU emulator version 10.0.3 (Debian)\n": "multi",
+	} {
+		if got, err := threadsOf(version); err != nil || got != want {
+			t.Errorf("%q: %q, %v; want %s", version, got, err, want)
+		}
+	}
+	if got, err := threadsOf("QEMU version 9"); err == nil {
+		t.Errorf("no version: %s", got)
+	}
+}
+
 func TestMonitor(t *testing.T) {
 	here, there := net.Pipe()
 	go func() {
