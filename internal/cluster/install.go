@@ -186,26 +186,25 @@ func (c *cluster) startAddons(ctx context.Context, client *kube.Client) error {
 		}
 		return c.dnsAnswers(ctx)
 	}
-	names := ""
+	var names []string
 	for _, a := range c.o.podAddons() {
 		if a.awaited {
-			names += " " + a.name
+			names = append(names, a.name)
 		}
 	}
-	if names == "" {
-		return c.await(ctx, "objects of add-ons", ready, childAPIServer)
-	}
-	return progress.Step(c.sink, "add-ons", func() (string, error) {
+	wait := func() (string, error) {
 		err := c.await(ctx, "add-ons", ready, childAPIServer)
-		if errors.Is(context.Cause(ctx), context.Canceled) {
-			return "", err
+		if err == nil || errors.Is(context.Cause(ctx), context.Canceled) {
+			return strings.Join(names, " "), err
 		}
-		if err != nil {
-			c.logger.Warn("add-ons are late", "err", err)
-			return "late: " + err.Error(), nil
-		}
-		return names[1:], nil
-	})
+		c.logger.Warn("add-ons are late", "err", err)
+		return "late: " + err.Error(), nil
+	}
+	if len(names) == 0 {
+		_, err := wait()
+		return err
+	}
+	return progress.Step(c.sink, "add-ons", wait)
 }
 
 // retryAddons installs add-ons whose installation has failed so far.

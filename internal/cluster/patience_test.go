@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/plimsoll-dev/plimsoll/internal/cluster/progress"
+	"github.com/plimsoll-dev/plimsoll/internal/kube"
 )
 
 // slowCluster returns a cluster that waits on nothing real, and its patience.
@@ -137,4 +142,34 @@ func TestCancelledStart(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+// mute is an API server that does not answer.
+type mute struct{}
+
+func (mute) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// TestLateAddons: an API server that does not answer about add-ons in time is no reason to fail, whether they are
+// wanted or left out. They are tried again later.
+func TestLateAddons(t *testing.T) {
+	for name, without := range map[string][]string{"wanted": nil, "left out": addons} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, _ := slowCluster(t, time.Hour)
+				c.o.Agent, c.o.Without, c.logger = true, without, slog.New(slog.DiscardHandler)
+				client, err := kube.NewClientForConfig(&rest.Config{Host: "http://127.0.0.1", QPS: -1, Transport: mute{}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				err = c.startAddons(t.Context(), client)
+				if took := time.Since(began); err != nil || took != addonsTimeout || !c.addonsLack {
+					t.Errorf("after %v, to be tried again: %v: %v", took, c.addonsLack, err)
+				}
+			})
+		})
+	}
 }
