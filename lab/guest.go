@@ -205,7 +205,7 @@ const translations = 256 * unit.MiB
 // each. QEMU before 8.1 gets one for all. With several it may keep the translation of an instruction that another CPU
 // overwrites meanwhile (mended by QEMU's commit cb62bd15e14e). Linux changes its own code through a breakpoint
 // (text_poke_bp): the CPUs of a guest then ran into one that was no longer there, again and again, with interrupts off
-// (one of some hundred guests, QEMU 7.2).
+// (seen in one of some hundred guests, QEMU 7.2).
 func threadsOf(version string) (string, error) {
 	var major, minor int
 	if _, err := fmt.Sscanf(version, "QEMU emulator version %d.%d", &major, &minor); err != nil {

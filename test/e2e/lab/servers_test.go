@@ -35,7 +35,7 @@ const (
 // on, and new pods run on both. The first server returns, and pods run on it.
 //
 // The etcd has no certificates here, as it has in TestServers (test/e2e/nodes). The test runs alone, because two
-// emulated control planes leave nothing of two CPUs to others: 12 minutes alone.
+// emulated control planes leave nothing of two CPUs to others: 11 minutes alone.
 func TestServersOfGuests(t *testing.T) {
 	var network lab.Network
 	one, two := newServerGuest(t, "server", "one", &network), newServerGuest(t, "server", "two", &network)
