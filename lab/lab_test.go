@@ -192,7 +192,6 @@ func TestTailKeepsTheEnd(t *testing.T) {
 	}
 }
 
-// TestMonitor plays QEMU's side of the protocol.
 func TestThreadsOf(t *testing.T) {
 	for version, want := range map[string]string{
 		"QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b2)\nCopyright (c) 2003-2022\n": "single",
@@ -209,6 +208,7 @@ func TestThreadsOf(t *testing.T) {
 	}
 }
 
+// TestMonitor plays QEMU's side of the protocol.
 func TestMonitor(t *testing.T) {
 	here, there := net.Pipe()
 	go func() {

@@ -24,8 +24,8 @@ const (
 	registryListens = "0.0.0.0:" + registryPort // in the run's network namespace, for its other nodes too
 	registryTimeout = 20 * time.Second          // chosen: it listens within a second
 
-	// pushes is how often one image is pushed at most. ctr 1.6 sometimes fails with "unexpected EOF", because its stream
-	// from containerd ends within a message (containerd/containerd#5734). CI saw that once.
+	// pushes is how often one image is pushed at most. ctr 1.6 sometimes fails with gRPC's "unexpected EOF" (CI saw it
+	// once; reported without a cause in containerd/containerd#5734).
 	pushes = 3
 )
 
