@@ -19,10 +19,13 @@
 package oomwatch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -115,8 +118,8 @@ func (w *Watch) record(r kmsg.Record) {
 	if !ok {
 		return
 	}
-	if k.Group == "" { // the kernel limits the rate of its records; while the process dies, /proc still has its cgroup
-		k.Group = groupOfProcess(k.PID)
+	if k.At >= w.begun { // process ids are reused later
+		k = found("/proc", k)
 	}
 	v := w.state.AddKill(k, w.killsIn)
 	if k.At < w.begun || v.Again {
@@ -260,13 +263,34 @@ func (w *Watch) killsIn(c oom.Container) (int64, bool) {
 	return n, err == nil
 }
 
-// groupOfProcess returns the memory cgroup of a process; empty if the process is gone, or has left its cgroup already.
-func groupOfProcess(pid int) string {
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-	if err != nil {
-		return ""
+// found completes a kill that has no report of its own, because the kernel limits their rate or because a whole group
+// was killed. While the process dies, proc still has its cgroup and tells to which process a thread belongs: the kernel
+// names a process by another thread if the first has ended.
+func found(proc string, k oom.Kill) oom.Kill {
+	if k.Group != "" && k.Whole == "" {
+		return k
 	}
-	return memoryGroup(string(content))
+	dir := filepath.Join(proc, strconv.Itoa(k.PID))
+	if group, err := os.ReadFile(filepath.Join(dir, "cgroup")); err == nil {
+		if group := memoryGroup(string(group)); group != "" {
+			k = k.In(group)
+		}
+	}
+	if status, err := os.ReadFile(filepath.Join(dir, "status")); err == nil {
+		k.PID = cmp.Or(processIn(string(status)), k.PID)
+	}
+	return k
+}
+
+// processIn reads the id of a thread's process from /proc/TID/status (proc_pid_status(5)); 0: it is not there.
+func processIn(status string) int {
+	for line := range strings.Lines(status) {
+		if id, is := strings.CutPrefix(line, "Tgid:"); is {
+			pid, _ := strconv.Atoi(strings.TrimSpace(id)) // 0: not a number
+			return pid
+		}
+	}
+	return 0
 }
 
 // memoryGroup reads /proc/PID/cgroup (cgroups(7)): lines of HIERARCHY:CONTROLLERS:GROUP, where v2 has no controllers.

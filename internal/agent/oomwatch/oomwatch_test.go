@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/plimsoll-dev/plimsoll/internal/core/oom"
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
 	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 	"github.com/plimsoll-dev/plimsoll/internal/host/kmsg"
@@ -32,6 +33,42 @@ func TestMemoryGroup(t *testing.T) {
 	} {
 		if got := memoryGroup(content); got != want {
 			t.Errorf("%q: %q, want %q", content, got, want)
+		}
+	}
+}
+
+// TestFound: a kill without a report of its own gets its cgroup and its process from /proc, if they are still there.
+func TestFound(t *testing.T) {
+	proc := t.TempDir()
+	for _, p := range []struct{ id, group, status string }{
+		{"7", "0::/k/c1\n", "Name:\thog\nTgid:\t5\nPid:\t7\n"},
+		{"8", "0::/k/c2 (deleted)\n", "Tgid:\t8\n"},
+		{"9", "5:memory:/\n", "Tgid:\tnone\n"},
+	} {
+		for name, text := range map[string]string{"cgroup": p.group, "status": p.status} {
+			file := filepath.Join(proc, p.id, name)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, c := range []struct {
+		name      string
+		kill      oom.Kill
+		wantPID   int
+		wantGroup string
+		whole     bool
+	}{
+		{"without a report", oom.Kill{PID: 8}, 8, "/k/c2", false},
+		{"a thread of the whole", oom.Kill{PID: 7, Group: "/k/c1", Whole: "/k/c1"}, 5, "/k/c1", true},
+		{"of another group", oom.Kill{PID: 8, Group: "/k/c1", Whole: "/k/c1"}, 8, "/k/c2", false},
+		{"it has left its cgroup", oom.Kill{PID: 9, Group: "/k/c1", Whole: "/k/c1"}, 9, "/k/c1", true},
+		{"it is gone", oom.Kill{PID: 10, Group: "/k/c1", Whole: "/k/c1"}, 10, "/k/c1", true},
+		{"with a report", oom.Kill{PID: 7, Group: "/k/c9"}, 7, "/k/c9", false},
+	} {
+		got := found(proc, c.kill)
+		if got.PID != c.wantPID || got.Group != c.wantGroup || (got.Whole != "") != c.whole {
+			t.Errorf("%s: %+v", c.name, got)
 		}
 	}
 }

@@ -51,7 +51,7 @@ type Kill struct {
 	PageTables        unit.Amount[unit.Bytes] // absent before Linux 5.4
 	Mapped            unit.Bytes              // size of its address space
 
-	Whole bool // killed because its whole cgroup was killed, after the process that the kernel chose
+	Whole string // the cgroup that was killed as a whole after the process that the kernel chose; empty: it chose this
 
 	// The fields below are only known if there was a report.
 	Group      string                  // cgroup of the victim; empty: not known
@@ -62,6 +62,17 @@ type Kill struct {
 
 // RSS is all resident memory of the process.
 func (k Kill) RSS() unit.Bytes { return k.Anon + k.File + k.Shmem }
+
+// In returns the kill of a process that was found in a group. If that is outside of the group that was killed as a
+// whole, the report was about another kill.
+func (k Kill) In(group string) Kill {
+	if k.Whole != "" && group != k.Whole && !strings.HasPrefix(group, k.Whole+"/") {
+		k.Whole, k.LimitGroup = "", ""
+		k.Used, k.Limit = unit.Amount[unit.Bytes]{}, unit.Amount[unit.Bytes]{}
+	}
+	k.Group = group
+	return k
+}
 
 // System reports whether the machine was out of memory, and not only a cgroup.
 func (k Kill) System() bool { return k.LimitGroup == "/" }
@@ -171,7 +182,7 @@ func (v Verdict) repeats(old Verdict) bool {
 		return false
 	}
 	together := v.Group == old.Group || v.Container.ID != "" && v.Container.ID == old.Container.ID
-	return v.PID == old.PID || v.Whole && together && v.UID == old.UID && v.Mapped == old.Mapped
+	return v.PID == old.PID || v.Whole != "" && together && v.UID == old.UID && v.Mapped == old.Mapped
 }
 
 func (s *State) owner(k Kill, counter func(Container) (int64, bool)) (c Container, first bool) {
@@ -213,7 +224,8 @@ type End struct {
 }
 
 // Ended returns the kill that ended a container, and false if there is none. If there are several, as when a whole
-// container is killed, it returns the kill of the process with the most memory, which is the one that the kernel chose.
+// container is killed, it returns that of the process that the kernel chose; of several such, of the one with the most
+// memory.
 func (s *State) Ended(e End) (end Verdict, killed bool) {
 	const sigkill = 128 + 9
 	if e.Code != sigkill {
@@ -235,11 +247,19 @@ func (s *State) Ended(e End) (end Verdict, killed bool) {
 	}
 	for _, v := range kills {
 		lasted := at.Sub(v.At)
-		if lasted > -lastingMax && lasted < lastingMax && (!killed || v.RSS() >= end.RSS()) {
+		if lasted > -lastingMax && lasted < lastingMax && (!killed || v.explainsMore(end)) {
 			end, killed = v, true
 		}
 	}
 	return end, killed
+}
+
+// explainsMore reports whether a later kill says more than an earlier one about why a container ended.
+func (v Verdict) explainsMore(than Verdict) bool {
+	if chosen := v.Whole == ""; chosen != (than.Whole == "") {
+		return chosen
+	}
+	return v.RSS() >= than.RSS()
 }
 
 // reached describes the limit that was reached.

@@ -117,28 +117,51 @@ func TestAgainAsThread(t *testing.T) {
 		{700, 1265016, false, false}, // a single process of that size
 	} {
 		k := kill(c.pid, "/k/c1")
-		k.Mapped, k.Whole = c.mapped*unit.KiB, c.whole
+		k.Mapped = c.mapped * unit.KiB
+		if c.whole {
+			k.Whole = k.Group
+		}
 		if v := s.AddKill(k, none); v.Again != c.again {
 			t.Errorf("%d: again %v, want %v", c.pid, v.Again, c.again)
 		}
 	}
 	k := kill(900, "/k/c2")
-	k.Mapped, k.Whole = 1469816*unit.KiB, true
+	k.Mapped, k.Whole = 1469816*unit.KiB, k.Group
 	if s.AddKill(k, none).Again {
 		t.Error("a process of another container is called a repetition")
 	}
 }
 
-// A container that is killed as a whole ended because of the process with the most memory, not because of the last one
-// killed.
+// A container that is killed as a whole ended because of the process that the kernel chose, or if that is not known
+// because of the one with the most memory; not because of the last one killed.
 func TestEndedAsAWhole(t *testing.T) {
-	s := known()
-	first := kill(100, "/k/c1")
-	first.Anon, first.File = unit.MiB, 0
-	s.AddKill(kill(101, "/k/c1"), none)
-	s.AddKill(first, none)
-	if v, killed := s.Ended(End{ID: "c1", Code: 137, Finished: at}); !killed || v.PID != 101 || v.First {
-		t.Errorf("killed %v: %+v", killed, v)
+	large, small, chosen := kill(101, "/k/c1"), kill(100, "/k/c1"), kill(102, "/k/c1")
+	small.Anon, small.File = unit.MiB, 0
+	chosen.Anon = 2 * unit.MiB
+	large.Whole, small.Whole = large.Group, small.Group
+	for _, c := range []struct {
+		kills []Kill
+		want  int
+	}{{[]Kill{large, small}, 101}, {[]Kill{chosen, large, small}, 102}, {[]Kill{large, chosen, small}, 102}} {
+		s := known()
+		for _, k := range c.kills {
+			s.AddKill(k, none)
+		}
+		if v, killed := s.Ended(End{ID: "c1", Code: 137, Finished: at}); !killed || v.PID != c.want || v.First {
+			t.Errorf("killed %v: %+v; want %d", killed, v, c.want)
+		}
+	}
+}
+
+// A process that was found outside of the group that was killed as a whole died for another limit.
+func TestIn(t *testing.T) {
+	whole := kill(101, "/k/c1")
+	whole.Whole = "/k/c1"
+	for group, same := range map[string]bool{"/k/c1": true, "/k/c1/job": true, "/k/c10": false, "/k/c2": false} {
+		k := whole.In(group)
+		if _, known := k.Limit.Get(); k.Group != group || known != same || (k.Whole != "") != same {
+			t.Errorf("%s: %+v", group, k)
+		}
 	}
 }
 

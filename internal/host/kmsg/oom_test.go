@@ -30,7 +30,7 @@ func kills(t testing.TB, text string) string {
 			continue
 		}
 		whole := ""
-		if k.Whole {
+		if k.Whole != "" {
 			whole = " (killed as a whole)"
 		}
 		fmt.Fprintf(&out,
