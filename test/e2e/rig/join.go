@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -53,7 +54,7 @@ const guestDir = "/etc/plimsoll"
 // virtualization).
 const readyWithin = 3 * time.Minute
 
-// Join makes a booted guest a node, and waits until it is Ready.
+// Join makes a booted guest a node, and waits until it is Ready. The node ends with the test.
 func (c *Cluster) Join(t *testing.T, g *lab.Guest, o JoinOptions) *GuestNode {
 	t.Helper()
 	began := time.Now()
@@ -61,6 +62,7 @@ func (c *Cluster) Join(t *testing.T, g *lab.Guest, o JoinOptions) *GuestNode {
 	if n.driver == "" {
 		n.driver = "cgroupfs"
 	}
+	t.Cleanup(func() { n.leave(t) })
 	n.identify(t)
 	n.Configure(t, o.Config)
 	if n.driver == "systemd" {
@@ -74,6 +76,19 @@ func (c *Cluster) Join(t *testing.T, g *lab.Guest, o JoinOptions) *GuestNode {
 	n.WaitReady(t)
 	t.Logf("%s is a Ready node %v after it was up", n.Name, time.Since(began).Round(100*time.Millisecond))
 	return n
+}
+
+// leave ends the guest and deletes its Node. If the Nodes of ended tests stayed, most of a zone would be silent, and
+// the lifecycle controller would rightly evict no pods for the next tests.
+func (n *GuestNode) leave(t *testing.T) {
+	t.Helper()
+	n.PowerOff()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	defer cancel()
+	err := n.cluster.API.CoreV1().Nodes().Delete(ctx, n.Name, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Errorf("delete the Node of a guest that ended: %v", err)
+	}
 }
 
 // identify gives the guest a node's certificates, signed by the instance's CA, and a kubeconfig.
