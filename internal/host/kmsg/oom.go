@@ -33,9 +33,9 @@ type Parser struct {
 }
 
 // wholeFor bounds the time between two kill lines of a group that is killed as a whole. Only the first of these lines
-// has a report; the others follow under the same lock (measured: 25 ms in a slow guest, and more than 100 ms in one of
-// four on two CPUs). A later kill line without a report is of another group, whose report the rate limit dropped
-// (chosen). So the caller asks /proc for the cgroup of each process that counts as part of the whole.
+// has a report; the others follow under the same lock (measured: 25 ms in a slow guest; beside three others on two CPUs
+// one came later than 100 ms). A later kill line without a report counts as of another group, whose report the rate
+// limit dropped. Chosen: a second. An earlier one may be of another group too, so the caller asks /proc for the cgroup.
 const wholeFor = time.Second
 
 // Record processes a record and returns the kill that it completes.
