@@ -147,6 +147,29 @@ type kubeadmGuest struct {
 	noElection bool
 }
 
+// tellsWhy prints what the guest of a failed test says about itself: its load and processes, which logs of containers
+// it has, and the last lines of the kubelet and of the API server.
+func (g kubeadmGuest) tellsWhy(t *testing.T) {
+	if !t.Failed() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	defer cancel()
+	for _, script := range []string{
+		"cat /proc/loadavg /proc/pressure/cpu /proc/pressure/memory",
+		"ps axo pcpu,rss,time,args --sort=-pcpu | cut -c1-120 | head -20",
+		"ls -lt /var/log/containers",
+		"journalctl --no-pager --lines 40 --unit kubelet --unit plimsoll-agent | cut -c1-400",
+		"tail -n 15 /var/log/pods/kube-system_kube-apiserver-*/kube-apiserver/*.log | cut -c1-300",
+	} {
+		out, err := g.Output(ctx, "sh", "-c", script)
+		t.Logf("%s: %s\n%s", g.Name, script, out)
+		if err != nil {
+			t.Log(err)
+		}
+	}
+}
+
 // newKubeadmGuest boots a guest. It skips the test if something that it needs is not built.
 func newKubeadmGuest(t *testing.T, name string, o kubeadmOptions) kubeadmGuest {
 	t.Helper()
@@ -168,6 +191,7 @@ func newKubeadmGuest(t *testing.T, name string, o kubeadmOptions) kubeadmGuest {
 		Guest: lab.Boot(t, "server", lab.Options{Init: lab.Systemd, Name: name}),
 		port:  freeport.ForTest(t),
 	}
+	t.Cleanup(func() { g.tellsWhy(t) })
 	began := time.Now()
 	g.Publish(t, g.port)
 	g.CopyIn(t, filepath.Join(bin, "kubeadm"), "/usr/bin/kubeadm")
