@@ -185,11 +185,12 @@ ON_CONTAINERD2 := TestRestartPolicy|TestInitAndSidecar|TestLogs|TestStreams|Test
 ON_CONTAINERD2 := $(ON_CONTAINERD2)|TestUserNamespace|TestImageVolume
 
 .PHONY: lab
-lab: deps-test build bin/containerd2 bin/registry bin/kubeadm ## run every test in virtual machines of the lab, also the long ones, and some tests on containerd 2
+lab: deps-test build bin/containerd2 bin/registry bin/kubeadm ## run every test in virtual machines of the lab but that of make swap, and some tests on containerd 2 (two hours)
 	bin/plimsoll-lab build
 	$(GO) test -tags $(TAGS),lab -count=1 -timeout 150m -p 1 ./lab/... ./test/e2e/lab/...
 	PATH=$(CURDIR)/bin/containerd2:$$PATH $(GO) test -count=1 -skip TestRemoveWhileStarting ./internal/containerruntime
 	PATH=$(CURDIR)/bin/containerd2:$$PATH $(GO) test -tags $(TAGS) -count=1 -run '$(ON_CONTAINERD2)' ./test/e2e/pods
+	$(MAKE) swap-kubeadm
 
 .PHONY: swap
 swap: deps-test build bench-build bin/containerd2 ## have upstream's kubelet and our agent take a node from each other, under load, on containerd 1 and 2, and in a virtual machine with CPUs, memory and devices of NUMA nodes (root; half an hour)
@@ -199,7 +200,7 @@ swap: deps-test build bench-build bin/containerd2 ## have upstream's kubelet and
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags $(TAGS),lab -count=1 -timeout 30m -v -run TestPinnedSwap ./test/e2e/lab
 
 .PHONY: swap-kubeadm
-swap-kubeadm: deps-test build bench-build bin/kubeadm ## have upstream's kubelet and our agent take a kubeadm node from each other in a virtual machine, and reboot it with both (a quarter of an hour of an idle machine)
+swap-kubeadm: deps-test build bench-build bin/kubeadm ## have upstream's kubelet and our agent take a kubeadm node from each other in a virtual machine, and reboot it with both (half an hour of an idle machine)
 	bin/plimsoll-lab build
 	PLIMSOLL_E2E_LONG=1 $(GO) test -tags $(TAGS),lab -count=1 -timeout 60m -v -run TestKubeadmSwap ./test/e2e/lab
 

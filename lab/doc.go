@@ -39,8 +39,8 @@
 //
 // It is not for measurements: without hardware virtualization a guest is ten times slower or more, and not evenly so.
 // Only ratios between two programs in one guest in one run are meaningful. QEMU before 8.1 emulates all CPUs of a guest
-// in one thread (threadsOf). NUMA node ids have no gaps (QEMU's limit), nodes without CPUs come last (the kernel
-// numbers them so), and SMT siblings are neighbours (the order of QEMU's firmware tables). Pods of guests do not reach
-// each other, unless a cluster sets routes: the CNI configuration of a guest ends there. It knows nothing of clusters:
-// test/e2e/rig makes a guest a node of one (Cluster.Join).
+// in one thread, but for Options.CPUThreads. NUMA node ids have no gaps (QEMU's limit), nodes without CPUs come last
+// (the kernel numbers them so), and SMT siblings are neighbours (the order of QEMU's firmware tables). Pods of guests
+// do not reach each other, unless a cluster sets routes: the CNI configuration of a guest ends there. It knows nothing
+// of clusters: test/e2e/rig makes a guest a node of one (Cluster.Join).
 package lab

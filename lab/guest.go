@@ -44,6 +44,7 @@ type Options struct {
 	Cargo      []string      // further files of Bin that the guest gets, as plimsoll-controlplane
 	Network    *Network      // connects it with other guests; nil: it reaches only the host
 	FillMemory bool          // the guest will fill its memory after it has run many programs; see processor
+	CPUThreads bool          // a thread for each CPU with every QEMU: faster, but the guest may hang; see threadsOf
 	Say        func(string)  // called with each step when an image is built
 
 	Console io.Writer // also gets the guest's console output
@@ -163,6 +164,9 @@ func (g *Guest) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if g.options.CPUThreads {
+		threads = "multi"
+	}
 	accel, cpu := g.processor(threads)
 	g.args = append([]string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
@@ -205,7 +209,8 @@ const translations = 256 * unit.MiB
 // each. QEMU before 8.1 gets one for all. With several it may keep the translation of an instruction that another CPU
 // overwrites meanwhile (mended by QEMU's commit cb62bd15e14e). Linux changes its own code through a breakpoint
 // (text_poke_bp): the CPUs of a guest then ran into one that was no longer there, again and again, with interrupts off
-// (seen in one of some hundred guests, QEMU 7.2).
+// (seen in one of some hundred guests, QEMU 7.2). Options.CPUThreads is for a guest that one thread is too slow for:
+// the deadlines of its programs pass while they start, and they start again.
 func threadsOf(version string) (string, error) {
 	var major, minor int
 	if _, err := fmt.Sscanf(version, "QEMU emulator version %d.%d", &major, &minor); err != nil {

@@ -134,6 +134,7 @@ const apiName = "api.lab"
 type kubeadmOptions struct {
 	Kubelet     string // ours or upstream
 	Containerd2 bool   // else Debian's containerd 1.6
+	CPUThreads  bool   // a thread for each CPU, whatever QEMU it is
 }
 
 // kubeadmGuest is a guest that has what the packages of kubeadm, the kubelet and containerd install, and all images.
@@ -188,7 +189,7 @@ func newKubeadmGuest(t *testing.T, name string, o kubeadmOptions) kubeadmGuest {
 		}
 	}
 	g := kubeadmGuest{
-		Guest: lab.Boot(t, "server", lab.Options{Init: lab.Systemd, Name: name}),
+		Guest: lab.Boot(t, "server", lab.Options{Init: lab.Systemd, Name: name, CPUThreads: o.CPUThreads}),
 		port:  freeport.ForTest(t),
 	}
 	t.Cleanup(func() { g.tellsWhy(t) })
