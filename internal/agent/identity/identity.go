@@ -205,6 +205,9 @@ func (i *Identity) api(own bool) (certrequest.API, error) {
 	}
 	config, err := loadBootstrap(i.o.Bootstrap)
 	if err != nil {
+		if why := i.notUsable(); why != nil {
+			err = fmt.Errorf("%w; and %w", why, err)
+		}
 		return nil, err
 	}
 	config.UserAgent, config.QPS = i.o.UserAgent, -1

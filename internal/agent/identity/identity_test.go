@@ -211,7 +211,10 @@ func TestSlept(t *testing.T) {
 		t.Fatal(err)
 	}
 	i, _ := start(t, c.options())
-	eventually(t, "the error", func() bool { return strings.Contains(i.keeper.why().Error(), "kubeadm token create") })
+	eventually(t, "the error", func() bool {
+		said := i.keeper.why().Error()
+		return strings.Contains(said, "kubelet.conf expired at ") && strings.Contains(said, "kubeadm token create")
+	})
 	c.write("bootstrap.conf", string(bootstrap))
 	eventually(t, "a new certificate", func() bool { return i.Leaf() != nil && i.Leaf().NotAfter.After(time.Now()) })
 	if err := getNode(t.Context(), t, i); err != nil {
