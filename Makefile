@@ -185,7 +185,7 @@ ON_CONTAINERD2 := TestRestartPolicy|TestInitAndSidecar|TestLogs|TestStreams|Test
 ON_CONTAINERD2 := $(ON_CONTAINERD2)|TestUserNamespace|TestImageVolume
 
 .PHONY: lab
-lab: deps-test build bin/containerd2 bin/registry bin/kubeadm ## run every test in virtual machines of the lab but that of make swap, and some tests on containerd 2 (two hours)
+lab: deps-test build bench-build bin/containerd2 bin/registry bin/kubeadm ## run every test in virtual machines of the lab but that of make swap, and some tests on containerd 2 (two hours)
 	bin/plimsoll-lab build
 	$(GO) test -tags $(TAGS),lab -count=1 -timeout 150m -p 1 ./lab/... ./test/e2e/lab/...
 	PATH=$(CURDIR)/bin/containerd2:$$PATH $(GO) test -count=1 -skip TestRemoveWhileStarting ./internal/containerruntime

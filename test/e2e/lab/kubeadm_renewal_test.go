@@ -19,14 +19,8 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
-
-// clientPair is the node's client certificate on a kubeadm node.
-const clientPair = "/var/lib/kubelet/pki/kubelet-client-current.pem"
 
 // The planted client certificate is renewed 30 s to 210 s after it was planted, which is 70 to 90 per cent of its
 // lifetime (core/nodecert), and expires 300 s after it. Chosen: a kubelet starts within half a minute on two busy
@@ -52,7 +46,7 @@ func (s *kubeadmSwap) plantCertificate() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	begin := s.clock().Add(-plantedUsed)
+	begin := s.clock(s.t).Add(-plantedUsed)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(begin.UnixNano()),
 		Subject:      pkix.Name{CommonName: "system:node:" + s.Name, Organization: []string{"system:nodes"}},
@@ -85,43 +79,24 @@ func (s *kubeadmSwap) plantCertificate() {
 	s.Run(s.t, "ln", "-sfn", planted, clientPair)
 }
 
-// certificate returns the client certificate that the node has.
-func (s *kubeadmSwap) certificate() *x509.Certificate {
-	s.t.Helper()
-	text := []byte(s.Run(s.t, "cat", clientPair))
-	pair, err := tls.X509KeyPair(text, text)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return pair.Leaf
-}
-
 // renews waits until the agent has another client certificate in the kubelet's file, which the kubeconfig names. Of
 // some 100 requests a second to the agent's port none fails meanwhile. The agent asks the API server each second
 // whether their sender may do so, with the certificate that it has then. None of its own requests is refused.
 func (s *kubeadmSwap) renews(was *x509.Certificate) {
 	s.t.Helper()
-	if config := s.Run(s.t, "cat", "/etc/kubernetes/kubelet.conf"); strings.Count(config, clientPair) != 2 {
-		s.t.Errorf("the kubeconfig does not name certificate and key in %s:\n%s", clientPair, config)
-	}
+	s.wantNamesPair(s.t)
 	stop := s.load()
 	took := rig.Eventually(s.t, renewsWithin, "the client certificate is renewed", func(ctx context.Context) error {
-		if now := s.certificate(); now.Equal(was) {
+		if now := s.certificate(s.t); now.Equal(was) {
 			return fmt.Errorf("serial number %v, of %v to %v", now.SerialNumber, now.NotBefore, now.NotAfter)
 		}
 		return ctx.Err()
 	})
 	// The Lease is renewed every 10 s: twice with the new certificate.
-	renewed := s.clock().Add(15 * time.Second)
-	rig.Eventually(s.t, podWithin, "the Lease is renewed", func(ctx context.Context) error {
-		lease, err := s.api.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, s.Name, metav1.GetOptions{})
-		if err == nil && lease.Spec.RenewTime.Time.Before(renewed) {
-			err = fmt.Errorf("at %v", lease.Spec.RenewTime)
-		}
-		return err
-	})
+	renewed := s.clock(s.t).Add(15 * time.Second)
+	s.wantLease(s.t, s.api, renewed)
 	asked, over := stop()
-	now := s.certificate()
+	now := s.certificate(s.t)
 	s.t.Logf("renewed after %v: valid from %v to %v; %d requests in %v", took.Round(time.Second), now.NotBefore,
 		now.NotAfter, asked, over.Round(time.Second))
 	if now.Subject.String() != was.Subject.String() {

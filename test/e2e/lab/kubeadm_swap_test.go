@@ -58,11 +58,6 @@ const (
 //
 // Then the machine is rebooted with each of them. Its pods end within the budget, and all run again when it is back.
 // The log has the times of both.
-//
-// The guest has a thread for each CPU, although it may hang with QEMU before 8.1 (seen once in some hundred guests;
-// then run the test again). With one thread it was too slow in two of two runs: kube-apiserver did not get through its
-// start in the time that it gives itself (kubeadm init not done after 20 minutes), or the deployments were not Ready
-// 10 minutes after init.
 func TestKubeadmSwap(t *testing.T) {
 	if os.Getenv("PLIMSOLL_E2E_LONG") == "" {
 		t.Skip("takes half an hour of an idle machine: set PLIMSOLL_E2E_LONG=1 (make swap-kubeadm)")
@@ -74,8 +69,8 @@ func TestKubeadmSwap(t *testing.T) {
 	s.goOn()
 
 	s.plantCertificate()
-	before := s.certificate()
-	s.start("our agent as /usr/bin/kubelet", unitKubelet, true, docBlock(t, "mv /usr/bin/kubelet "))
+	before := s.certificate(t)
+	s.start("our agent as /usr/bin/kubelet", unitKubelet, true, docBlock(t, replaceKubelet, "mv /usr/bin/kubelet "))
 	s.goOn()
 	s.renews(before)
 	s.answers()
@@ -83,20 +78,20 @@ func TestKubeadmSwap(t *testing.T) {
 	old = s.runs(t, s.api, "of-ours")
 	s.goOn()
 
-	s.start("upstream's kubelet is back", unitKubelet, false, docBlock(t, "mv /usr/bin/kubelet.upstream "))
+	s.start("upstream's kubelet is back", unitKubelet, false, docBlock(t, replaceKubelet, "mv /usr/bin/kubelet.upstream "))
 	s.goOn()
 	s.removes(old)
 	old = s.runs(t, s.api, "of-upstream-again")
 	s.goOn()
 
-	s.start("our agent with its unit", unitOurs, true, docBlock(t, "plimsoll-agent.service"))
+	s.start("our agent with its unit", unitOurs, true, docBlock(t, replaceKubelet, "plimsoll-agent.service"))
 	s.goOn()
 	s.removes(old)
 	s.wantNoRestart(t, unitOurs)
 	s.reboots("our agent", unitOurs, true)
 
 	s.start("upstream's kubelet is back after a reboot", unitKubelet, false,
-		docBlock(t, "systemctl disable --now plimsoll-agent"))
+		docBlock(t, replaceKubelet, "systemctl disable --now plimsoll-agent"))
 	s.goOn()
 	s.reboots("upstream's kubelet", unitKubelet, false)
 }
@@ -122,7 +117,7 @@ type taken struct {
 // newKubeadmSwap makes a server with upstream's kubelet, and two deployments there: web, and one whose pod is Ready
 // while it can read web by the name of its Service.
 func newKubeadmSwap(t *testing.T) *kubeadmSwap {
-	g := newKubeadmGuest(t, "swapped", kubeadmOptions{Kubelet: upstream, CPUThreads: true})
+	g := newKubeadmGuest(t, "swapped", kubeadmOptions{Kubelet: upstream})
 	g.noElection = true
 	s := &kubeadmSwap{kubeadmGuest: g, t: t, kubelet: freeport.ForTest(t)}
 	s.PublishAs(t, s.kubelet, 10250)
@@ -196,22 +191,6 @@ func (s *kubeadmSwap) deploys(name string, args []string, ready corev1.ProbeHand
 	}
 }
 
-// docBlock returns the commands of docs/replace-the-kubelet.md that contain a text.
-func docBlock(t *testing.T, contains string) string {
-	t.Helper()
-	page, err := os.ReadFile("../../../docs/replace-the-kubelet.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, block := range strings.Split(string(page), "\n```bash\n")[1:] {
-		if commands, _, _ := strings.Cut(block, "\n```"); strings.Contains(commands, contains) {
-			return commands
-		}
-	}
-	t.Fatalf("no commands with %q", contains)
-	return ""
-}
-
 // start stops what the node has as its kubelet, has commands start another one, and waits until that one says that the
 // node is Ready.
 func (s *kubeadmSwap) start(what, unit string, ofOurs bool, commands string) {
@@ -219,23 +198,13 @@ func (s *kubeadmSwap) start(what, unit string, ofOurs bool, commands string) {
 	for _, u := range []string{unitKubelet, unitOurs} {
 		s.Run(s.t, "sh", "-c", "systemctl stop "+u+" 2>/dev/null || true")
 	}
-	since, began := s.clock(), time.Now()
+	since, began := s.clock(s.t), time.Now()
 	s.Run(s.t, "sh", "-ec", commands)
 	s.says(since, ofOurs)
 	s.t.Logf("%s: its node is Ready %v after its start", what, time.Since(began).Round(100*time.Millisecond))
 	if state := s.Run(s.t, "systemctl", "is-active", unit); state != "active" {
 		s.t.Errorf("%s: unit %s is %s", what, unit, state)
 	}
-}
-
-// clock is what the guest's clock says, in full seconds.
-func (s *kubeadmSwap) clock() time.Time {
-	s.t.Helper()
-	seconds, err := strconv.ParseInt(s.Run(s.t, "date", "+%s"), 10, 64)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return time.Unix(seconds, 0)
 }
 
 // says waits until the node's kubelet has said after a moment that the node is Ready.
@@ -377,7 +346,7 @@ func (s *kubeadmSwap) reboots(kubelet, unit string, ofOurs bool) {
 	s.t.Helper()
 	stubborn := s.runs(s.t, s.api, "stubborn-of-"+unit, "ignore-term")
 	grace := time.Duration(*stubborn.Spec.TerminationGracePeriodSeconds) * time.Second
-	since, ordered := s.clock(), time.Now()
+	since, ordered := s.clock(s.t), time.Now()
 	s.Run(s.t, "systemctl", "reboot")
 	off, cancel := context.WithTimeout(s.t.Context(), shutdownBudget+3*time.Minute)
 	defer cancel()
