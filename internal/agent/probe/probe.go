@@ -207,8 +207,16 @@ func (p *Prober) Track(of *corev1.Pod, ip string, running map[string]Container, 
 func (p *Prober) begin(t *pod, c *corev1.Container, specs probe.Specs, now Container) *run {
 	r := &run{pod: t, container: c, id: now.ID}
 	r.ctx, r.cancel = context.WithCancel(p.ctx)
-	r.core = probe.NewRun(specs, p.clock.Now(), p.clock.Instant(now.StartedAt), p.adopted(t.pod, c.Name, now))
+	at := p.clock.Now()
+	r.core = probe.NewRun(specs, at, began(at, time.Now(), now.StartedAt), p.adopted(t.pod, c.Name, now))
 	return r
+}
+
+// began returns the Instant at which a container started, at least 1. now and wall are the same moment. The container
+// runtime gives the start by the wall clock, so its age is reckoned by that too, as in the kubelet: the wall clock may
+// have been set since the agent started. A start that is in the future now counts as now.
+func began(now unit.Instant, wall, started time.Time) unit.Instant {
+	return max(now.Add(-max(wall.Round(0).Sub(started), 0)), 1)
 }
 
 // adopted returns what an earlier agent reported of a run; nil if this agent started the run or nothing was reported.

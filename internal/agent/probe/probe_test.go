@@ -17,6 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/plimsoll-dev/plimsoll/internal/core/podlife"
+	"github.com/plimsoll-dev/plimsoll/internal/core/unit"
 )
 
 // node is a Prober in virtual time, with a runtime whose commands answer what the test sets.
@@ -220,5 +221,34 @@ func TestDeadTellsGrace(t *testing.T) {
 		if got := n.Results("u1")["c"]; !got.Dead || got.Grace == nil || *got.Grace != 7*time.Second {
 			t.Errorf("after its probe failed: %+v, want dead with a grace of 7s", got)
 		}
+	})
+}
+
+// TestClockWasSet: the wall clock was set on or back since the agent started. A container that starts then is probed
+// after its initial delay, as any other.
+func TestClockWasSet(t *testing.T) {
+	const minute = unit.Instant(time.Minute)
+	const now = 100 * minute
+	wall := time.Date(2026, 11, 29, 11, 39, 22, 0, time.UTC)
+	for _, c := range []struct {
+		started time.Time
+		want    unit.Instant
+	}{
+		{wall, now},
+		{wall.Add(-time.Minute), now - minute},
+		{wall.Add(time.Minute), now}, // the clock was set back since
+		{wall.Add(-335 * 24 * time.Hour), 1},
+		{time.Time{}, 1},
+	} {
+		if got := began(now, wall, c.started); got != c.want {
+			t.Errorf("at %v, a container that started at %v began at %v, want %v", wall, c.started, got, c.want)
+		}
+	}
+	bubble(t, func(t *testing.T, n *node) {
+		pod := podOf("a", corev1.Container{Name: "c", ReadinessProbe: execProbe(1, 1)})
+		n.Track(pod, "", map[string]Container{"c": {ID: "one", StartedAt: time.Now().Add(335 * 24 * time.Hour)}}, false)
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		n.expect(t, "3 s after its start", "a", podlife.Probes{})
 	})
 }
