@@ -224,8 +224,8 @@ func TestDeadTellsGrace(t *testing.T) {
 	})
 }
 
-// TestClockWasSet: the wall clock was set on or back since the agent started. A container that starts then is probed
-// after its initial delay, as any other.
+// TestClockWasSet: the wall clock was set forward or back since the agent started. A container that starts then is
+// probed after its initial delay, as any other.
 func TestClockWasSet(t *testing.T) {
 	const minute = unit.Instant(time.Minute)
 	const now = 100 * minute
