@@ -20,8 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-
-	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
 // clientPair is the node's client certificate on a kubeadm node.
@@ -48,7 +46,7 @@ func timeMovesOn(t *testing.T, server, node kubeadmGuest, api kubernetes.Interfa
 	web *corev1.Pod) kubernetes.Interface {
 	t.Helper()
 	node.Suspend(t)
-	rig.Eventually(t, systemWithin, "no pods are placed on the node", func(ctx context.Context) error {
+	eventually(t, systemWithin, "no pods are placed on the node", func(ctx context.Context) error {
 		asleep, err := api.CoreV1().Nodes().Get(ctx, node.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -62,7 +60,7 @@ func timeMovesOn(t *testing.T, server, node kubeadmGuest, api kubernetes.Interfa
 	})
 	began, first := server.clock(t), server.certificate(t)
 	server.SetClock(t, began.Add(isDue))
-	took := rig.Eventually(t, podWithin, "the client certificate is renewed", func(context.Context) error {
+	took := eventually(t, podWithin, "the client certificate is renewed", func(context.Context) error {
 		if now := server.certificate(t); now.NotAfter.Before(began.Add(isGone)) {
 			return fmt.Errorf("valid until %v", now.NotAfter)
 		}
@@ -111,7 +109,7 @@ func (g kubeadmGuest) renewsControlPlane(t *testing.T, began time.Time) {
 	g.wantExpire(t, func(c kubeadmCertificate) bool { return c.ExpirationDate.After(began.Add(isDue + year - day)) })
 	since := g.clock(t)
 	g.Run(t, "mv", "/etc/kubernetes/manifests", "/etc/kubernetes/manifests-away")
-	rig.Eventually(t, systemWithin, "the control plane is off", func(ctx context.Context) error {
+	eventually(t, systemWithin, "the control plane is off", func(ctx context.Context) error {
 		const script = `mkdir -p /etc/kubernetes/manifests
 ps axo comm | grep -E '^(etcd|kube-apiserver|kube-controller|kube-scheduler)$' || true`
 		left, err := g.Output(ctx, "sh", "-c", script)
@@ -128,7 +126,7 @@ ps axo comm | grep -E '^(etcd|kube-apiserver|kube-controller|kube-scheduler)$' |
 			static[name] = 1
 		}
 	}
-	took := rig.Eventually(t, kubeadmWithin, "the control plane is back", func(ctx context.Context) error {
+	took := eventually(t, kubeadmWithin, "the control plane is back", func(ctx context.Context) error {
 		return lacks(ctx, api, metav1.NamespaceSystem, static, since)
 	})
 	t.Logf("the control plane is Ready %v after its manifests were back", took.Round(time.Second))
@@ -226,7 +224,7 @@ func (g kubeadmGuest) wantNamesPair(t *testing.T) {
 // wantLease waits until the node has renewed its Lease after a moment.
 func (g kubeadmGuest) wantLease(t *testing.T, api kubernetes.Interface, since time.Time) {
 	t.Helper()
-	rig.Eventually(t, podWithin, "the Lease of "+g.Name+" is renewed", func(ctx context.Context) error {
+	eventually(t, podWithin, "the Lease of "+g.Name+" is renewed", func(ctx context.Context) error {
 		lease, err := api.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, g.Name, metav1.GetOptions{})
 		if err == nil && lease.Spec.RenewTime.Time.Before(since) {
 			err = fmt.Errorf("at %v", lease.Spec.RenewTime)
@@ -239,7 +237,7 @@ func (g kubeadmGuest) wantLease(t *testing.T, api kubernetes.Interface, since ti
 func (g kubeadmGuest) wantLogs(t *testing.T, api kubernetes.Interface) {
 	t.Helper()
 	pods := api.CoreV1().Pods(metav1.NamespaceSystem)
-	rig.Eventually(t, podWithin, "the API server reaches the kubelet", func(ctx context.Context) error {
+	eventually(t, podWithin, "the API server reaches the kubelet", func(ctx context.Context) error {
 		text, err := pods.GetLogs("kube-scheduler-"+g.Name, &corev1.PodLogOptions{}).DoRaw(ctx)
 		if err == nil && len(text) == 0 {
 			err = errors.New("the log is empty")
@@ -252,7 +250,7 @@ func (g kubeadmGuest) wantLogs(t *testing.T, api kubernetes.Interface) {
 func (g kubeadmGuest) saysWhatToDo(t *testing.T, expired *x509.Certificate) {
 	t.Helper()
 	want := []string{"expired at " + expired.NotAfter.UTC().Format(time.RFC3339), "kubeadm token create"}
-	rig.Eventually(t, podWithin, "the agent says what to do", func(ctx context.Context) error {
+	eventually(t, podWithin, "the agent says what to do", func(ctx context.Context) error {
 		const script = "journalctl --unit $0 --no-pager --output cat | grep 'no new client certificate' | tail -n 1"
 		said, err := g.Output(ctx, "sh", "-c", script, g.unit)
 		for _, text := range want {
@@ -299,7 +297,7 @@ func (g kubeadmGuest) resumesWith(t *testing.T, bootstrap string) {
 	g.Write(t, path+".new", bootstrap)
 	g.Run(t, "chmod", "600", path+".new")
 	g.Run(t, "mv", path+".new", path)
-	took := rig.Eventually(t, podWithin, g.Name+" has another certificate", func(context.Context) error {
+	took := eventually(t, podWithin, g.Name+" has another certificate", func(context.Context) error {
 		if now := g.certificate(t); now.NotAfter.Before(g.clock(t)) {
 			return fmt.Errorf("valid until %v", now.NotAfter)
 		}

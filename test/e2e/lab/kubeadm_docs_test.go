@@ -12,12 +12,10 @@ import (
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/plimsoll-dev/plimsoll/internal/image"
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
@@ -111,41 +109,24 @@ func rolls(t *testing.T, server kubeadmGuest, node *kubeadmGuest, api kubernetes
 // movable makes a deployment of a pod that prefers a node, and waits until it is there.
 func movable(t *testing.T, api kubernetes.Interface, prefers string) {
 	t.Helper()
-	labels, grace := map[string]string{"app": "movable"}, int64(1)
-	d := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: labels["app"]},
-		Spec: appsv1.DeploymentSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec: corev1.PodSpec{
-					TerminationGracePeriodSeconds: &grace,
-					Containers: []corev1.Container{{
-						Name: "c", Image: image.Demo, Args: []string{"http", "--port", "8080"},
-					}},
-					Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-						PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
-							Weight: 100,
-							Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{
-								Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{prefers},
-							}}},
-						}},
-					}},
-				},
-			},
-		},
-	}
-	if _, err := api.AppsV1().Deployments(metav1.NamespaceDefault).Create(t.Context(), d,
-		metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	deploys(t, api, "movable", func(pod *corev1.PodSpec) {
+		pod.Containers[0].Args = []string{"http", "--port", "8080"}
+		pod.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
+				Weight: 100,
+				Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{
+					Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{prefers},
+				}}},
+			}},
+		}}
+	})
 	runsOn(t, api, prefers)
 }
 
 // runsOn waits until the movable pod is Ready on a node.
 func runsOn(t *testing.T, api kubernetes.Interface, node string) {
 	t.Helper()
-	rig.Eventually(t, systemWithin, "the movable pod is Ready on "+node, func(ctx context.Context) error {
+	eventually(t, systemWithin, "the movable pod is Ready on "+node, func(ctx context.Context) error {
 		pods, err := api.CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: "app=movable"})
 		if err != nil {
 			return err
@@ -164,7 +145,7 @@ func runsOn(t *testing.T, api kubernetes.Interface, node string) {
 // wantKubelet waits until the node's kubelet is ours, or is not.
 func (g kubeadmGuest) wantKubelet(t *testing.T, api kubernetes.Interface, isOurs bool) {
 	t.Helper()
-	rig.Eventually(t, podWithin, fmt.Sprintf("%s has our agent: %v", g.Name, isOurs), func(ctx context.Context) error {
+	eventually(t, podWithin, fmt.Sprintf("%s has our agent: %v", g.Name, isOurs), func(ctx context.Context) error {
 		node, err := api.CoreV1().Nodes().Get(ctx, g.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -181,7 +162,7 @@ func (g kubeadmGuest) schedulesAsService(t *testing.T, api kubernetes.Interface)
 	t.Helper()
 	g.getsPackage(t)
 	g.follows(t, docBlock(t, packagesPage, "systemctl enable --now plimsoll-scheduler"))
-	rig.Eventually(t, podWithin, "the static pod is gone", func(ctx context.Context) error {
+	eventually(t, podWithin, "the static pod is gone", func(ctx context.Context) error {
 		pods, err := api.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{
 			LabelSelector: "component=kube-scheduler",
 		})

@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/plimsoll-dev/plimsoll/internal/image"
-	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
 // joins makes a second guest a node with kubeadm join: with a token it requests its first certificate, and its
@@ -47,7 +46,7 @@ func joins(t *testing.T, server kubeadmGuest, api kubernetes.Interface) kubeadmG
 	}
 	node.kubeadm(t, "upgrade", "node")
 	node.Run(t, "systemctl", "restart", "kubelet")
-	rig.Eventually(t, podWithin, "the node has the changed configuration", func(ctx context.Context) error {
+	eventually(t, podWithin, "the node has the changed configuration", func(ctx context.Context) error {
 		n, err := api.CoreV1().Nodes().Get(ctx, node.Name, metav1.GetOptions{})
 		if err == nil && n.Status.Allocatable.Pods().Value() != 77 {
 			err = fmt.Errorf("%v pods", n.Status.Allocatable.Pods())
@@ -63,7 +62,7 @@ func joins(t *testing.T, server kubeadmGuest, api kubernetes.Interface) kubeadmG
 // wantGoesOn waits until a pod is Ready, and checks that its container is the same as before.
 func wantGoesOn(t *testing.T, api kubernetes.Interface, pod *corev1.Pod) {
 	t.Helper()
-	rig.Eventually(t, podWithin, pod.Name+" goes on", func(ctx context.Context) error {
+	eventually(t, podWithin, pod.Name+" goes on", func(ctx context.Context) error {
 		now, err := api.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -117,12 +116,12 @@ func (g kubeadmGuest) runs(t *testing.T, api kubernetes.Interface, name string, 
 		},
 	}
 	pods := api.CoreV1().Pods(pod.Namespace)
-	rig.Eventually(t, podWithin, "create "+name, func(ctx context.Context) error { // its account may not be there yet
+	eventually(t, podWithin, "create "+name, func(ctx context.Context) error { // its account may not be there yet
 		_, err := pods.Create(ctx, pod, metav1.CreateOptions{})
 		return err
 	})
 	var now *corev1.Pod
-	rig.Eventually(t, systemWithin, name+" is Ready", func(ctx context.Context) (err error) {
+	eventually(t, systemWithin, name+" is Ready", func(ctx context.Context) (err error) {
 		if now, err = pods.Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return err
 		}
@@ -134,7 +133,7 @@ func (g kubeadmGuest) runs(t *testing.T, api kubernetes.Interface, name string, 
 // wantProxy waits until kube-proxy is Ready on the guest.
 func (g kubeadmGuest) wantProxy(t *testing.T, api kubernetes.Interface) {
 	t.Helper()
-	rig.Eventually(t, systemWithin, "kube-proxy is Ready on "+g.Name, func(ctx context.Context) error {
+	eventually(t, systemWithin, "kube-proxy is Ready on "+g.Name, func(ctx context.Context) error {
 		pods, err := api.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{
 			LabelSelector: "k8s-app=kube-proxy", FieldSelector: "spec.nodeName=" + g.Name,
 		})

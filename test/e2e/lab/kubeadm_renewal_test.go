@@ -18,8 +18,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 )
 
 // The planted client certificate is renewed 30 s to 210 s after it was planted, which is 70 to 90 per cent of its
@@ -86,7 +84,7 @@ func (s *kubeadmSwap) renews(was *x509.Certificate) {
 	s.t.Helper()
 	s.wantNamesPair(s.t)
 	stop := s.load()
-	took := rig.Eventually(s.t, renewsWithin, "the client certificate is renewed", func(ctx context.Context) error {
+	took := eventually(s.t, renewsWithin, "the client certificate is renewed", func(ctx context.Context) error {
 		if now := s.certificate(s.t); now.Equal(was) {
 			return fmt.Errorf("serial number %v, of %v to %v", now.SerialNumber, now.NotBefore, now.NotAfter)
 		}

@@ -18,14 +18,12 @@ import (
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/plimsoll-dev/plimsoll/internal/image"
 	"github.com/plimsoll-dev/plimsoll/test/e2e/rig"
 	"github.com/plimsoll-dev/plimsoll/test/freeport"
 )
@@ -134,8 +132,11 @@ func newKubeadmSwap(t *testing.T) *kubeadmSwap {
 	s.wantReady(t, s.api)
 	s.wantSystem(t, s.api)
 	s.kubectl("apply", "--filename", "../../../deploy/noderesourcetopology.yaml") // or our agent is refused its object
-	s.deploys("web", []string{"http", "--port", "8080"}, corev1.ProbeHandler{
-		HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(8080)},
+	deploys(t, s.api, "web", func(pod *corev1.PodSpec) {
+		pod.Containers[0].Args = []string{"http", "--port", "8080"}
+		pod.Containers[0].ReadinessProbe = probes(corev1.ProbeHandler{
+			HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(8080)},
+		})
 	})
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
@@ -148,10 +149,13 @@ func newKubeadmSwap(t *testing.T) *kubeadmSwap {
 		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.deploys("reader", []string{"sleep", "infinity"}, corev1.ProbeHandler{Exec: &corev1.ExecAction{
-		Command: []string{"/workload", "get", "--timeout", "10s", "http://web.default.svc.cluster.local/healthz"},
-	}})
-	rig.Eventually(t, systemWithin, "the deployments are Ready", func(ctx context.Context) error {
+	deploys(t, s.api, "reader", func(pod *corev1.PodSpec) {
+		pod.Containers[0].Args = []string{"sleep", "infinity"}
+		pod.Containers[0].ReadinessProbe = probes(corev1.ProbeHandler{Exec: &corev1.ExecAction{
+			Command: []string{"/workload", "get", "--timeout", "10s", "http://web.default.svc.cluster.local/healthz"},
+		}})
+	})
+	eventually(t, systemWithin, "the deployments are Ready", func(ctx context.Context) error {
 		return lacks(ctx, s.api, metav1.NamespaceDefault, deployed, time.Time{})
 	})
 	s.token = s.mayUseKubelets()
@@ -163,32 +167,9 @@ func newKubeadmSwap(t *testing.T) *kubeadmSwap {
 // deployed are the pods of the deployments.
 var deployed = map[string]int{"web-": 1, "reader-": 1}
 
-// deploys makes a deployment of one pod.
-func (s *kubeadmSwap) deploys(name string, args []string, ready corev1.ProbeHandler) {
-	s.t.Helper()
-	labels, grace := map[string]string{"app": name}, int64(5)
-	d := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: appsv1.DeploymentSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec: corev1.PodSpec{
-					TerminationGracePeriodSeconds: &grace,
-					Containers: []corev1.Container{{
-						Name:           "c",
-						Image:          image.Demo,
-						Args:           args,
-						ReadinessProbe: &corev1.Probe{ProbeHandler: ready, PeriodSeconds: 5, TimeoutSeconds: 15},
-					}},
-				},
-			},
-		},
-	}
-	if _, err := s.api.AppsV1().Deployments(metav1.NamespaceDefault).Create(s.t.Context(), d,
-		metav1.CreateOptions{}); err != nil {
-		s.t.Fatal(err)
-	}
+// probes is a probe each five seconds, which a slow guest has time to answer.
+func probes(by corev1.ProbeHandler) *corev1.Probe {
+	return &corev1.Probe{ProbeHandler: by, PeriodSeconds: 5, TimeoutSeconds: 15}
 }
 
 // start stops what the node has as its kubelet, has commands start another one, and waits until that one says that the
@@ -263,7 +244,7 @@ func (s *kubeadmSwap) containers(ctx context.Context) (map[string]taken, error) 
 // that all pods are Ready. It notes those that have come since.
 func (s *kubeadmSwap) goOn() {
 	s.t.Helper()
-	rig.Eventually(s.t, podWithin, "all containers go on", func(ctx context.Context) error {
+	eventually(s.t, podWithin, "all containers go on", func(ctx context.Context) error {
 		now, err := s.containers(ctx)
 		if err != nil {
 			return err
@@ -296,7 +277,7 @@ func (s *kubeadmSwap) removes(pod *corev1.Pod) {
 	if err := pods.Delete(s.t.Context(), pod.Name, metav1.DeleteOptions{}); err != nil {
 		s.t.Fatal(err)
 	}
-	rig.Eventually(s.t, podWithin, pod.Name+" is gone", func(ctx context.Context) error {
+	eventually(s.t, podWithin, pod.Name+" is gone", func(ctx context.Context) error {
 		_, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -362,7 +343,7 @@ func (s *kubeadmSwap) reboots(kubelet, unit string, ofOurs bool) {
 	booted := time.Since(began)
 	s.says(since.Add(isOff), ofOurs)
 	ready := time.Since(began)
-	rig.Eventually(s.t, systemWithin, "all pods run again", func(ctx context.Context) error {
+	eventually(s.t, systemWithin, "all pods run again", func(ctx context.Context) error {
 		return s.allReady(ctx, since.Add(isOff))
 	})
 	all := time.Since(began)

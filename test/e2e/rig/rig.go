@@ -375,10 +375,17 @@ const pollEvery = 100 * time.Millisecond
 // Clock. It returns how long it took.
 func Eventually(t *testing.T, within time.Duration, what string, ask func(context.Context) error) time.Duration {
 	t.Helper()
+	return EventuallyAt(t, pollEvery, within, what, ask)
+}
+
+// EventuallyAt is Eventually for what is too slow to be asked ten times in a second.
+func EventuallyAt(t *testing.T, every, within time.Duration, what string,
+	ask func(context.Context) error) time.Duration {
+	t.Helper()
 	clock := StartClock()
 	ctx, cancel := clock.Limit(t.Context(), within)
 	defer cancel()
-	tick := time.NewTicker(pollEvery)
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	var last error
 	for {
