@@ -322,11 +322,17 @@ func (s *kubeadmSwap) mayUseKubelets() string {
 }
 
 // reboots reboots the machine in good order, and checks that all pods run again. A pod that ignores SIGTERM gets the
-// whole of its grace period before the machine is off, and stays ended.
+// whole of its grace period before the machine is off, and stays ended. With upstream's kubelet this is logged only: on
+// the node that runs the API server, its report that the pod has ended may be lost, and it starts the pod again after
+// the boot (seen in one of three runs, 2026-11-29).
 func (s *kubeadmSwap) reboots(kubelet, unit string, ofOurs bool) {
 	s.t.Helper()
 	stubborn := s.runs(s.t, s.api, "stubborn-of-"+unit, "ignore-term")
 	grace := time.Duration(*stubborn.Spec.TerminationGracePeriodSeconds) * time.Second
+	wrong := s.t.Errorf
+	if !ofOurs {
+		wrong = s.t.Logf
+	}
 	since, ordered := s.clock(s.t), time.Now()
 	s.Run(s.t, "systemctl", "reboot")
 	off, cancel := context.WithTimeout(s.t.Context(), shutdownBudget+3*time.Minute)
@@ -354,16 +360,16 @@ func (s *kubeadmSwap) reboots(kubelet, unit string, ofOurs bool) {
 		"Ready after %v, all pods Ready after %v", kubelet, took, seconds(isOff), seconds(booted), seconds(ready),
 		seconds(all))
 	if took < grace || took > shutdownBudget {
-		s.t.Errorf("the pods ended within %v, want %v to %v", took, grace, shutdownBudget)
+		wrong("the pods ended within %v, want %v to %v", took, grace, shutdownBudget)
 	}
 	now, err := s.api.CoreV1().Pods(stubborn.Namespace).Get(s.t.Context(), stubborn.Name, metav1.GetOptions{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	if err := failedBy(now, "Terminated", "Pod was terminated in response to imminent node shutdown."); err != nil {
-		s.t.Errorf("%s: %v", stubborn.Name, err)
+		wrong("%s: %v", stubborn.Name, err)
 	}
-	s.inOrder(now, since, grace)
+	s.inOrder(now, since, grace, wrong)
 	if ofOurs {
 		s.t.Log(s.Run(s.t, "sh", "-c", "journalctl -b -1 --no-pager -o cat -u "+unit+" | grep -i 'shut.*down'"))
 	}
@@ -383,8 +389,9 @@ func (s *kubeadmSwap) lastShutdown() time.Duration {
 }
 
 // inOrder checks that a pod that ignores SIGTERM ended after its grace period, and static pods after it, because they
-// are critical.
-func (s *kubeadmSwap) inOrder(stubborn *corev1.Pod, since time.Time, grace time.Duration) {
+// are critical. It tells wrong what is not so.
+func (s *kubeadmSwap) inOrder(stubborn *corev1.Pod, since time.Time, grace time.Duration,
+	wrong func(format string, args ...any)) {
 	s.t.Helper()
 	var ended time.Time
 	for _, c := range stubborn.Status.ContainerStatuses {
@@ -393,7 +400,7 @@ func (s *kubeadmSwap) inOrder(stubborn *corev1.Pod, since time.Time, grace time.
 		}
 	}
 	if ended.Before(since.Add(grace)) {
-		s.t.Errorf("%s ended at %v, less than %v after the order at %v", stubborn.Name, ended, grace, since)
+		wrong("%s ended at %v, less than %v after the order at %v", stubborn.Name, ended, grace, since)
 	}
 	for _, name := range []string{"etcd-", "kube-apiserver-"} {
 		pod, err := s.api.CoreV1().Pods(metav1.NamespaceSystem).Get(s.t.Context(), name+s.Name, metav1.GetOptions{})
@@ -402,7 +409,7 @@ func (s *kubeadmSwap) inOrder(stubborn *corev1.Pod, since time.Time, grace time.
 		}
 		for _, c := range pod.Status.ContainerStatuses {
 			if last := c.LastTerminationState.Terminated; last == nil || last.FinishedAt.Time.Before(ended) {
-				s.t.Errorf("%s ended at %+v, before %s at %v", pod.Name, last, stubborn.Name, ended)
+				wrong("%s ended at %+v, before %s at %v", pod.Name, last, stubborn.Name, ended)
 			}
 		}
 	}
