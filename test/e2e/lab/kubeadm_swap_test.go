@@ -322,9 +322,9 @@ func (s *kubeadmSwap) mayUseKubelets() string {
 }
 
 // reboots reboots the machine in good order, and checks that all pods run again. A pod that ignores SIGTERM gets the
-// whole of its grace period before the machine is off, and stays ended. With upstream's kubelet this is logged only: on
-// the node that runs the API server, its report that the pod has ended may be lost, and it starts the pod again after
-// the boot (seen in one of three runs, 2026-11-29).
+// whole of its grace period before the machine is off, and stays ended. With upstream's kubelet this is logged only: in
+// one of three runs, 2026-11-29, the API did not have the end of the pod, and the kubelet started it again after the
+// boot.
 func (s *kubeadmSwap) reboots(kubelet, unit string, ofOurs bool) {
 	s.t.Helper()
 	stubborn := s.runs(s.t, s.api, "stubborn-of-"+unit, "ignore-term")

@@ -103,8 +103,8 @@ const (
 	systemWithin  = 10 * time.Minute
 )
 
-// eventually is rig.Eventually, with a poll each two seconds: a command in the guest, or a request to its API server,
-// takes some 0.2 s of its emulated CPUs. Polls each 0.1 s took a fifth of them (measured, 2026-11-29).
+// eventually is rig.Eventually, with a poll each two seconds. With a poll each 0.1 s the lab's process in the guest
+// took a fifth of an emulated CPU to start the commands of the polls (measured, 2026-11-29).
 func eventually(t *testing.T, within time.Duration, what string, ask func(context.Context) error) time.Duration {
 	t.Helper()
 	return rig.EventuallyAt(t, 2*time.Second, within, what, ask)
